@@ -29,8 +29,8 @@ use rackweave_wire::homa::Layout;
 
 pub use self::config::{EndpointConfig, Network, Peers};
 pub use self::event::{EndpointError, Event, KeyMismatch, SendError, Stats};
-pub(crate) use self::ids::{Ids, first_id};
 use self::events::Events;
+pub(crate) use self::ids::{Ids, first_id};
 use self::incoming::Incoming;
 use self::outgoing::Outgoing;
 use self::peers::{PeerTable, Secret};

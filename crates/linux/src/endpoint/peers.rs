@@ -4,7 +4,7 @@
 //! switch), with a key that is random for each start of the host. A peer that knows its own number therefore cannot forge
 //! packets of another, and a host needs no state for the numbers that it has announced.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeSet, VecDeque};
 use std::hash::{Hash as _, Hasher as _};
 use std::net::{IpAddr, SocketAddr};
 
@@ -166,8 +166,8 @@ pub(super) struct PeerTable {
     guests: usize,
     /// When idle guests were last removed.
     swept: Option<Time>,
-    /// Peers to which HELLOs are sent until they answer.
-    pending_hellos: Vec<HostId>,
+    /// Peers to which HELLOs are sent until they answer, by the time of the next one.
+    pending_hellos: BTreeSet<(Time, HostId)>,
     /// Peers that have not answered and whose key differs, as they have reported.
     mismatches: VecDeque<(HostId, KeyMismatch)>,
 }
@@ -184,7 +184,7 @@ impl PeerTable {
             next_guest: FIRST_GUEST,
             guests: 0,
             swept: None,
-            pending_hellos: Vec::new(),
+            pending_hellos: BTreeSet::new(),
             mismatches: VecDeque::new(),
         };
         match peers {
@@ -364,7 +364,10 @@ impl PeerTable {
             Some(known) if known == incarnation => Incarnation::Current,
             None => {
                 peer.incarnation = Some(incarnation);
-                (peer.hello, peer.mismatch) = (None, None);
+                peer.mismatch = None;
+                if let Some((at, _)) = peer.hello.take() {
+                    self.pending_hellos.remove(&(at, host));
+                }
                 Incarnation::Current
             }
             Some(_) => {
@@ -390,7 +393,7 @@ impl PeerTable {
         let Some(peer) = self.peers.get_mut(&packet.dst) else { return false };
         if peer.hello.is_none() {
             peer.hello = Some((now, HELLO_RETRY.0));
-            self.pending_hellos.push(packet.dst);
+            self.pending_hellos.insert((now, packet.dst));
         }
         peer.hold(&packet, false)
     }
@@ -421,30 +424,31 @@ impl PeerTable {
     /// Peers to which a HELLO is due now.
     pub(super) fn due(&mut self, now: Time) -> Vec<HostId> {
         let mut due = Vec::new();
-        let (peers, mismatches) = (&mut self.peers, &mut self.mismatches);
-        self.pending_hellos.retain(|host| {
-            let Some(peer) = peers.get_mut(host) else { return false };
-            let Some((at, gap)) = peer.hello else { return false };
-            if at > now {
-                return true;
-            }
+        while let Some(&(at, host)) = self.pending_hellos.first()
+            && at <= now
+        {
+            self.pending_hellos.pop_first();
+            // A guest may have been removed.
+            let Some(peer) = self.peers.get_mut(&host) else { continue };
+            let Some((_, gap)) = peer.hello else { continue };
             if gap > HELLO_RETRY.1 {
                 // The peer does not answer: the next packet starts again.
                 peer.hello = None;
                 peer.held.clear();
-                mismatches.extend(peer.mismatch.take().map(|why| (*host, why)));
-                return false;
+                self.mismatches.extend(peer.mismatch.take().map(|why| (host, why)));
+                continue;
             }
-            due.push(*host);
-            peer.hello = Some((now + gap, gap * 2));
-            true
-        });
+            due.push(host);
+            let next = now + gap;
+            peer.hello = Some((next, gap * 2));
+            self.pending_hellos.insert((next, host));
+        }
         due
     }
 
     /// When the next HELLO is due.
     pub(super) fn next_due(&self) -> Option<Time> {
-        self.pending_hellos.iter().filter_map(|host| Some(self.peers.get(host)?.hello?.0)).min()
+        self.pending_hellos.first().map(|(at, _)| *at)
     }
 }
 
@@ -585,5 +589,42 @@ mod tests {
         }
         assert!(!table.hold(at(2000), packet));
         assert_eq!(table.due(at(2000)), [HOST]);
+    }
+
+    /// Each HELLO costs the same however many peers have not answered: a scan of all of them at each one would take minutes.
+    #[test]
+    fn a_hundred_thousand_peers_are_asked_in_turn() {
+        const PEERS: u32 = 100_000;
+        let mut table = table();
+        let header = rackweave_wire::datagram::Header {
+            id: rackweave_wire::Id64::new(2),
+            message_length: 1,
+            offset: 0,
+            len: 1,
+        };
+        let hosts: Vec<_> = (0..PEERS)
+            .map(|n| {
+                table
+                    .add(SocketAddr::from(([10, 1, (n >> 8) as u8, n as u8], 7 + (n >> 16) as u16)))
+            })
+            .collect();
+        for (n, host) in hosts.iter().enumerate() {
+            let now = Time::ZERO + Span::from_us(n as u64);
+            assert!(table.hold(now, Packet::new(HostId(0), *host, 100, Header::Datagram(header))));
+        }
+        let (mut asked, mut last) = (0, Time::ZERO);
+        while let Some(next) = table.next_due() {
+            assert!(next >= last);
+            last = next;
+            let due = table.due(next);
+            // Every second one answers its first HELLO.
+            for host in due.iter().filter(|host| host.0 % 2 == 0) {
+                assert_eq!(table.on_incarnation(next, *host, 5, true), Incarnation::Current);
+            }
+            asked += due.len() as u32;
+        }
+        // The others are asked until the interval exceeds its limit.
+        assert!(asked > 3 * PEERS && asked < 6 * PEERS, "{asked}");
+        assert!(table.pending_hellos.is_empty() && last < at(1_000), "{last}");
     }
 }

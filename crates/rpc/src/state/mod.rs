@@ -194,6 +194,7 @@ pub(crate) struct State {
     requests: Requests,
     streams: Streams,
     counted: Stats,
+    full: Full,
 }
 
 /// How long a stopping node listens after its last call, so that its peers learn that it has their
@@ -202,6 +203,18 @@ const QUIET: Duration = Duration::from_millis(30);
 
 /// The interval at which calls, responses and writes are tried again that wait for room. The value is our choice.
 const ROOM_INTERVAL: Span = Span::from_ms(1);
+
+/// The least interval between reports that the transport has no room.
+const FULL_INTERVAL: Span = Span::from_secs(1);
+
+/// What was reported of packets that were dropped for lack of room.
+#[derive(Debug, Default)]
+struct Full {
+    /// When they are counted next.
+    at: Time,
+    /// Their number at the last count.
+    dropped: u64,
+}
 
 /// The file of tickets, and whether it is behind.
 #[derive(Debug)]
@@ -245,6 +258,7 @@ impl State {
             calls: Calls::default(),
             requests: Requests::default(),
             counted: Stats::default(),
+            full: Full::default(),
         }
     }
 
@@ -379,6 +393,7 @@ impl State {
                 self.on_event(event);
             }
             self.note_tickets();
+            self.note_full();
             self.expire();
             self.submit_waiting();
             self.retry_blocked();
@@ -554,6 +569,26 @@ impl State {
     }
 
     /// Notes whether tickets have changed, and writes them if the last time was long enough ago.
+    /// Reports that the transport drops calls of peers for lack of room, at most once in [`FULL_INTERVAL`]: the peers see late
+    /// answers only.
+    fn note_full(&mut self) {
+        let Some(endpoint) = &self.endpoint else { return };
+        let now = endpoint.last_now();
+        if now < self.full.at {
+            return;
+        }
+        let dropped = endpoint.stats().not_admitted;
+        if dropped > self.full.dropped {
+            let more = dropped - self.full.dropped;
+            tracing::warn!(
+                node = self.number,
+                packets = more,
+                "the transport has no room for new calls of peers, or none to remember them after their end: they are late"
+            );
+        }
+        self.full = Full { at: now + FULL_INTERVAL, dropped };
+    }
+
     fn note_tickets(&mut self) {
         let Some(endpoint) = &mut self.endpoint else { return };
         if self.tickets.file.is_none() || endpoint.changed_tickets().is_none() {

@@ -94,7 +94,9 @@ impl Host {
         let factor = u64::from(self.config.leverage.scheduled_factor);
         let fresh = |at: Time| at > Time::ZERO && now.since(at) <= Span::from_ms(1);
         let mut best: Option<(u32, u32, u32)> = None;
-        for slot in 0..self.rpcs.slots() {
+        let mut next = 0;
+        while let Some(slot) = self.rpcs.next_used(next) {
+            next = slot + 1;
             let rpc = self.rpcs.get(slot);
             let State::Sending(outgoing) = &rpc.state else { continue };
             if outgoing.is_ready() || outgoing.needs_resend() || outgoing.next >= outgoing.length {

@@ -46,6 +46,8 @@ pub(super) struct Peers {
     index: FxHashMap<HostId, u32>,
     /// Slots that are not in use, for later peers.
     free: Vec<u32>,
+    /// The peers that have a [`Peer::turn`].
+    turns: Vec<u32>,
     /// Number of peers at which idle ones are removed.
     sweep_at: usize,
 }
@@ -102,9 +104,18 @@ impl Peers {
 
     /// Starts the choice of RPCs that send a RESEND in a tick.
     pub(super) fn clear_turns(&mut self) {
-        for peer in &mut self.slots {
-            peer.turn = None;
+        for peer in self.turns.drain(..) {
+            self.slots[peer as usize].turn = None;
         }
+    }
+
+    /// Proposes an RPC with this peer: see [`Peer::turn`].
+    pub(super) fn propose_turn(&mut self, peer: u32, candidate: (u64, u64, u32)) {
+        let turn = &mut self.slots[peer as usize].turn;
+        if turn.is_none() {
+            self.turns.push(peer);
+        }
+        *turn = Some(turn.map_or(candidate, |other| other.min(candidate)));
     }
 
     fn sweep(&mut self, tick: u64, idle_ticks: u32) {

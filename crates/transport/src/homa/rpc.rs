@@ -234,11 +234,20 @@ pub(super) struct Rpcs {
     live: u32,
     births: u64,
     index: FxHashMap<Key, u32>,
+    /// A bit for each slot that is in use, so that a tick need not read all slots that ever were.
+    used: Vec<u64>,
 }
 
 impl Default for Rpcs {
     fn default() -> Self {
-        Self { slots: Vec::new(), free: NONE, live: 0, births: 0, index: FxHashMap::default() }
+        Self {
+            slots: Vec::new(),
+            free: NONE,
+            live: 0,
+            births: 0,
+            index: FxHashMap::default(),
+            used: Vec::new(),
+        }
     }
 }
 
@@ -305,7 +314,23 @@ impl Rpcs {
             slot
         };
         self.index.insert(Key::new(host, id), slot);
+        let word = slot as usize / 64;
+        if word == self.used.len() {
+            self.used.push(0);
+        }
+        self.used[word] |= 1 << (slot % 64);
         slot
+    }
+
+    /// The first slot in use from this one on.
+    pub(super) fn next_used(&self, slot: u32) -> Option<u32> {
+        let mut word = slot as usize / 64;
+        let mut bits = self.used.get(word)? & u64::MAX << (slot % 64);
+        while bits == 0 {
+            word += 1;
+            bits = *self.used.get(word)?;
+        }
+        Some(word as u32 * 64 + bits.trailing_zeros())
     }
 
     /// Frees a slot.
@@ -315,6 +340,7 @@ impl Rpcs {
         rpc.state = State::Free(self.free);
         self.free = slot;
         self.live -= 1;
+        self.used[slot as usize / 64] &= !(1 << (slot % 64));
         match memory {
             Memory::None => drop(self.index.remove(&key)),
             Memory::Finished => drop(self.index.insert(key, FINISHED)),
@@ -363,6 +389,7 @@ impl Rpcs {
     }
 
     /// One past the highest slot.
+    #[cfg(test)]
     pub(super) fn slots(&self) -> u32 {
         self.slots.len() as u32
     }
@@ -383,5 +410,36 @@ impl Rpcs {
         assert!(self.index.len() <= self.live as usize + finished);
         let live = self.slots.iter().filter(|rpc| !matches!(rpc.state, State::Free(_)));
         assert_eq!(live.count(), self.live as usize);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use rackweave_core::Rng;
+
+    use super::*;
+
+    #[test]
+    fn slots_in_use_are_found_in_order() {
+        let mut rng = Rng::stream(8, 0, 0, "slots");
+        let (mut rpcs, mut model) = (Rpcs::default(), std::collections::BTreeSet::new());
+        for round in 0..20_000_u64 {
+            // It grows to hundreds and shrinks to a few.
+            let grows = round / 1_000 % 2 == 0;
+            if rng.chance(if grows { 0.8 } else { 0.2 }) {
+                let slot = rpcs.insert(HostId(1), 0, 2 * round, false, 0, State::InService);
+                assert!(model.insert(slot));
+            } else if let Some(slot) = rpcs.next_used(rng.below(u64::from(rpcs.slots()) + 1) as u32)
+            {
+                assert!(model.remove(&slot));
+                rpcs.remove(slot, Memory::None);
+            }
+            if round % 50 == 0 {
+                let first = rpcs.next_used(0);
+                let found = std::iter::successors(first, |slot| rpcs.next_used(slot + 1));
+                assert!(found.eq(model.iter().copied()), "round {round}");
+            }
+        }
+        assert!(rpcs.slots() > 300, "the slots fill several words");
     }
 }

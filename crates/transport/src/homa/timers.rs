@@ -38,7 +38,9 @@ impl Host {
         if self.config.one_resend_per_peer {
             self.choose_turns();
         }
-        for slot in 0..self.rpcs.slots() {
+        let mut next = 0;
+        while let Some(slot) = self.rpcs.next_used(next) {
+            next = slot + 1;
             active |= self.tick_rpc(now, (tick, missed_before), slot);
         }
         self.start_repairs();
@@ -52,7 +54,9 @@ impl Host {
     /// every turn, and the requests whose packets are lost would never get one.
     fn choose_turns(&mut self) {
         self.peers.clear_turns();
-        for slot in 0..self.rpcs.slots() {
+        let mut next = 0;
+        while let Some(slot) = self.rpcs.next_used(next) {
+            next = slot + 1;
             let is_asked = match self.waits_for(slot) {
                 Some(Wait::Response | Wait::Grant) => true,
                 Some(Wait::Data) => !self.config.paced_resends,
@@ -61,8 +65,7 @@ impl Host {
             let rpc = self.rpcs.get(slot);
             if is_asked && rpc.silent.saturating_add(1) >= rpc.next_ask {
                 let candidate = (rpc.resent_at, rpc.birth, slot);
-                let turn = &mut self.peers.get_mut(rpc.peer).turn;
-                *turn = Some(turn.map_or(candidate, |other| other.min(candidate)));
+                self.peers.propose_turn(rpc.peer, candidate);
             }
         }
     }
@@ -241,7 +244,9 @@ impl Host {
 
     /// Fails all RPCs with a peer that is declared dead.
     fn give_up_peer(&mut self, now: Time, host: HostId) {
-        for slot in 0..self.rpcs.slots() {
+        let mut next = 0;
+        while let Some(slot) = self.rpcs.next_used(next) {
+            next = slot + 1;
             if self.rpcs.get(slot).host == host && self.waits_for(slot).is_some() {
                 self.give_up(now, slot);
             }
