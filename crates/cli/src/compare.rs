@@ -12,8 +12,8 @@ use crate::{exit, print};
 /// of the difference. Settings that differ are listed too.
 ///
 /// 13 measures of each point are compared, more with --all and of casts, images and jobs. At 95 % each, one of 20 that are the same in truth
-/// differs by chance: about 0.65 for each point. No correction for their number is made; the last lines say how many were
-/// compared, and how many differences chance explains.
+/// would differ by chance, so that Holm's correction for the number of measures is made: that any measure is called different by
+/// chance has a probability of 5 % at most. What differs by its own interval only is listed as "by itself".
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:\n  \
     rackweave run quickstart --set 'sweep.seed=[1, 2, 3]' --out out/before\n  \
@@ -34,7 +34,7 @@ pub(crate) struct CompareArgs {
     #[arg(long)]
     pub(crate) json: bool,
     /// End with 1 unless the results are complete, have the same points and measures, and each measure is the same within the
-    /// noise of its seeds, at 95 % each. With many points this happens by chance too: see above.
+    /// noise of its seeds, with Holm's correction for the number of measures.
     #[arg(long)]
     pub(crate) exit_code: bool,
 }
