@@ -12,8 +12,9 @@ use crate::{exit, print};
 /// of the difference. Settings that differ are listed too.
 ///
 /// 13 measures of each point are compared, more with --all and of casts, images and jobs. At 95 % each, one of 20 that are the same in truth
-/// would differ by chance, so that Holm's correction for the number of measures is made: that any measure is called different by
-/// chance has a probability of 5 % at most. What differs by its own interval only is listed as "by itself".
+/// would differ by chance: about 0.65 for each point. Holm's correction for the number of measures is made, with which the probability
+/// that any measure is called different by chance is 5 % at most. What differs by its own interval only is listed as "by itself"; with two or three
+/// seeds, little else can be.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:\n  \
     rackweave run quickstart --set 'sweep.seed=[1, 2, 3]' --out out/before\n  \
@@ -34,7 +35,7 @@ pub(crate) struct CompareArgs {
     #[arg(long)]
     pub(crate) json: bool,
     /// End with 1 unless the results are complete, have the same points and measures, and each measure is the same within the
-    /// noise of its seeds, with Holm's correction for the number of measures.
+    /// noise of its seeds. Here a measure that differs by itself counts as well, since few seeds do not tell it from chance.
     #[arg(long)]
     pub(crate) exit_code: bool,
 }

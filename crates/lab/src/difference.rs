@@ -180,6 +180,7 @@ impl Difference {
             && self.only_in_a.is_empty()
             && self.only_in_b.is_empty()
             && !differs(Finding::Differs)
+            && !differs(Finding::Uncorrected)
             && !differs(Finding::Unknown)
     }
 }
