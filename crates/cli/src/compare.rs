@@ -12,8 +12,9 @@ use crate::{exit, print};
 /// of the difference. Settings that differ are listed too.
 ///
 /// 13 measures of each point are compared, more with --all and of casts, images and jobs. At 95 % each, one of 20 that are the same in truth
-/// differs by chance: about 0.65 for each point. No correction for their number is made; the last lines say how many were
-/// compared, and how many differences chance explains.
+/// would differ by chance: about 0.65 for each point. Holm's correction for the number of measures is made, with which the probability
+/// that any measure is called different by chance is 5 % at most. What differs by its own interval only is listed as "by itself"; with two or three
+/// seeds, little else can be.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:\n  \
     rackweave run quickstart --set 'sweep.seed=[1, 2, 3]' --out out/before\n  \
@@ -34,7 +35,7 @@ pub(crate) struct CompareArgs {
     #[arg(long)]
     pub(crate) json: bool,
     /// End with 1 unless the results are complete, have the same points and measures, and each measure is the same within the
-    /// noise of its seeds, at 95 % each. With many points this happens by chance too: see above.
+    /// noise of its seeds. Here a measure that differs by itself counts as well, since few seeds do not tell it from chance.
     #[arg(long)]
     pub(crate) exit_code: bool,
 }

@@ -35,14 +35,20 @@ const HEADLINES: [&str; 13] = [
     "queue_bytes.mean",
 ];
 
+/// The probability that a comparison calls any measure different that is not.
+const ERROR_RATE: f64 = 0.05;
+
 /// What a comparison of one measure says.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Finding {
     /// All values are the same.
     Same,
-    /// The confidence interval of the difference does not contain zero.
+    /// The values differ, with Holm's correction for the number of measures that are compared.
     Differs,
+    /// The confidence interval of the difference does not contain zero, which is so for one of 20 measures that do not differ: with
+    /// Holm's correction it is not known whether this one does.
+    Uncorrected,
     /// The values differ by no more than they do between seeds.
     WithinNoise,
     /// The values differ, and one side has a single seed, which says nothing of noise.
@@ -60,6 +66,11 @@ pub struct Measure {
     pub b: f64,
     /// Half the width of the 95 % confidence interval of `b - a`; `null` without several seeds on both sides.
     pub half_width: f64,
+    /// The probability of a difference as large as this, or larger, if there is none in truth: of a two-sided t-test. `null` without several
+    /// seeds on both sides.
+    pub p_value: f64,
+    /// The same with Holm's correction for all measures of all points, at least `p_value`: that one of them has such a difference.
+    pub p_holm: f64,
     /// What that says.
     pub finding: Finding,
 }
@@ -141,6 +152,7 @@ impl Difference {
         let names = |groups: &[Option<&Group>]| {
             groups.iter().flatten().map(|group| name_of(&group.label, &group.set)).collect()
         };
+        correct(points.iter_mut().flat_map(|point| &mut point.measures).collect());
         Self {
             of: [a.origin.clone(), b.origin.clone()],
             settings: a.settings_that_differ(b),
@@ -168,6 +180,7 @@ impl Difference {
             && self.only_in_a.is_empty()
             && self.only_in_b.is_empty()
             && !differs(Finding::Differs)
+            && !differs(Finding::Uncorrected)
             && !differs(Finding::Unknown)
     }
 }
@@ -233,28 +246,53 @@ fn compare(a: &Group, b: &Group, all: bool) -> Point {
 fn measure(name: String, a: &Values, b: &Values) -> Measure {
     let (x, y) = (Moments::of(a.iter().map(|(_, v)| *v)), Moments::of(b.iter().map(|(_, v)| *v)));
     let same_seeds = a.len() == b.len() && a.iter().zip(b).all(|((s, _), (t, _))| s == t);
-    let half_width = if same_seeds && a.iter().all(|(seed, _)| seed.is_some()) {
+    let (error, degrees) = if same_seeds && a.iter().all(|(seed, _)| seed.is_some()) {
         let differences = Moments::of(a.iter().zip(b).map(|((_, v), (_, w))| w - v));
-        differences.error() * quantile(differences.count - 1.0)
+        (differences.error(), differences.count - 1.0)
     } else {
         // Welch's test, with its number of degrees of freedom (NIST/SEMATECH e-Handbook 1.3.5.3).
         let errors = [x.error().powi(2), y.error().powi(2)];
         let sum = errors[0] + errors[1];
         let weights = errors[0].powi(2) / (x.count - 1.0) + errors[1].powi(2) / (y.count - 1.0);
         let degrees = if weights > 0.0 { sum * sum / weights } else { x.count + y.count - 2.0 };
-        sum.sqrt() * quantile(degrees)
+        (sum.sqrt(), degrees)
     };
     let difference = y.mean - x.mean;
-    let finding = if difference == 0.0 && a.iter().zip(b).all(|((_, v), (_, w))| v == w) {
+    let half_width = error * quantile(degrees);
+    let is_same = difference == 0.0 && a.iter().zip(b).all(|((_, v), (_, w))| v == w);
+    let p_value = match half_width {
+        width if width.is_nan() => f64::NAN,
+        _ if is_same => 1.0,
+        _ => two_sided(difference.abs() / error, degrees),
+    };
+    let finding = if is_same {
         Finding::Same
     } else if half_width.is_nan() {
         Finding::Unknown
     } else if difference.abs() > half_width {
-        Finding::Differs
+        Finding::Uncorrected
     } else {
         Finding::WithinNoise
     };
-    Measure { name, a: x.mean, b: y.mean, half_width, finding }
+    // The correction needs all measures: see `correct`.
+    Measure { name, a: x.mean, b: y.mean, half_width, p_value, p_holm: f64::NAN, finding }
+}
+
+/// Corrects for the number of measures (Holm, "A simple sequentially rejective multiple test procedure", 1979): that any of those which
+/// do not differ in truth is a finding has a probability of 5 % at most, however they depend on each other. Measures that are the same in
+/// every run count too, since only the results tell which ones these are.
+fn correct(mut measures: Vec<&mut Measure>) {
+    measures.retain(|measure| !measure.p_value.is_nan());
+    measures.sort_by(|x, y| x.p_value.total_cmp(&y.p_value));
+    let (mut largest, mut others) = (0.0_f64, measures.len() as f64);
+    for measure in measures {
+        largest = largest.max(measure.p_value * others).min(1.0);
+        others -= 1.0;
+        measure.p_holm = largest;
+        if measure.finding == Finding::Uncorrected && largest <= ERROR_RATE {
+            measure.finding = Finding::Differs;
+        }
+    }
 }
 
 /// Number, mean and variance of some values.
@@ -283,6 +321,28 @@ impl Moments {
 /// The quantile 0.975 of Student's t distribution; a fraction of a degree of freedom is ignored, which widens the interval.
 fn quantile(degrees: f64) -> f64 {
     if degrees >= 1.0 { t_quantile(degrees as usize) } else { f64::NAN }
+}
+
+/// The probability that Student's t is at least this far from zero (Abramowitz and Stegun, 26.7.3 and 26.7.4). As for [`quantile`], a
+/// fraction of a degree of freedom is ignored, and more than 30 count as 30, which makes it larger.
+fn two_sided(t: f64, degrees: f64) -> f64 {
+    let degrees = (degrees as u32).clamp(1, 30);
+    let angle = (t / f64::from(degrees).sqrt()).atan();
+    let is_odd = degrees % 2 == 1;
+    let mut term = if is_odd { angle.cos() } else { 1.0 };
+    let mut sum = if degrees == 1 { 0.0 } else { term };
+    let mut power = if is_odd { 3 } else { 2 };
+    while power + 2 <= degrees {
+        term *= f64::from(power - 1) / f64::from(power) * angle.cos().powi(2);
+        sum += term;
+        power += 2;
+    }
+    let within = if is_odd {
+        std::f64::consts::FRAC_2_PI * (angle + angle.sin() * sum)
+    } else {
+        angle.sin() * sum
+    };
+    (1.0 - within).clamp(0.0, 1.0)
 }
 
 #[cfg(test)]

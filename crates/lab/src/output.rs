@@ -265,6 +265,22 @@ impl SavedDir {
         Ok(tables)
     }
 
+    /// Copies one of its files, under another name.
+    pub(crate) fn copy_file(
+        &self,
+        name: &str,
+        staged: &mut Staged<'_>,
+        to: &str,
+    ) -> Result<(), OutputError> {
+        let from = self.path.join(name);
+        let mut from = std::fs::File::open(&from)
+            .map_err(|source| OutputError::Read { path: from.clone(), source })?;
+        let (path, mut file) = staged.file(to)?;
+        std::io::copy(&mut from, &mut file)
+            .and_then(|_| file.flush())
+            .map_err(|error| OutputError::file(&path, error))
+    }
+
     /// Copies its result files, byte for byte.
     ///
     /// # Errors
@@ -272,13 +288,7 @@ impl SavedDir {
     pub fn copy_to(&self, out: &OutputDir) -> Result<(), OutputError> {
         let mut staged = Staged::new(&out.path);
         for name in self.names()? {
-            let from = self.path.join(&name);
-            let mut from = std::fs::File::open(&from)
-                .map_err(|source| OutputError::Read { path: from.clone(), source })?;
-            let (path, mut file) = staged.file(&name)?;
-            std::io::copy(&mut from, &mut file)
-                .and_then(|_| file.flush())
-                .map_err(|error| OutputError::file(&path, error))?;
+            self.copy_file(&name, &mut staged, &name)?;
         }
         let written = staged.finish()?;
         if self.path.canonicalize().ok() != out.path.canonicalize().ok() {

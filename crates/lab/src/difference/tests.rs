@@ -121,7 +121,7 @@ fn the_text_says_what_the_data_carry() {
     homa (3 seeds, compared one by one)
       slowdown.p99  20.0 -> 22.5  +12.5 %  (+-6.21 %)
 
-    1 of 1 measures differ beyond the noise of the seeds (confidence 95 %; by chance about 0.0500 of 1 would).
+    1 of 2 measures differ beyond the noise of the seeds, with Holm's correction for their number: that any of them does by chance has a probability of 5 % at most.
     1 of 2 measures are the same in every run.
     ");
 }
@@ -251,4 +251,70 @@ fn a_seed_that_is_there_twice_is_refused() {
     let summary = json!({"scenario": "s", "version": "v", "points": [point, point]});
     let error = Results::from_summary(Path::new("out/s"), &summary, BTreeMap::new()).unwrap_err();
     assert!(error.contains("same seed"), "{error}");
+}
+
+/// The table of Student's t that [`t_quantile`] has holds the values with a probability of 5 %; others are integrals of the density by
+/// Simpson's rule.
+#[test]
+fn probabilities_are_those_of_students_t() {
+    for degrees in 1..=30_u32 {
+        let p = two_sided(t_quantile(degrees as usize), f64::from(degrees));
+        assert!((p - 0.05).abs() < 5e-5, "{degrees}: {p}");
+    }
+    assert!((two_sided(1.0, 1.0) - 0.5).abs() < 1e-12);
+    assert!((two_sided(8.660_254_037_844_386, 2.0) - 0.013_072_457_6).abs() < 1e-8);
+    assert!((two_sided(10.0, 5.0) - 0.000_170_947_6).abs() < 1e-9);
+    assert!((two_sided(3.0, 6.0) - 0.024_008_196_8).abs() < 1e-9);
+    assert!((two_sided(4.0, 7.0) - 0.005_189_913_3).abs() < 1e-9);
+    assert!(two_sided(f64::INFINITY, 2.0) < 1e-15 && two_sided(0.0, 7.0) == 1.0);
+    // More degrees than the table has count as its last.
+    assert_eq!(two_sided(2.5, 1e6), two_sided(2.5, 30.0));
+}
+
+/// Holm's example in short: of four, 0.01 is compared with 0.05 / 4, 0.015 with 0.05 / 3, 0.03 with 0.05 / 2, and what follows is not
+/// different either, although 0.04 is below 0.05 / 1.
+#[test]
+fn the_number_of_measures_is_corrected_for_step_by_step() {
+    let of = |p_value: f64| Measure {
+        name: String::new(),
+        a: 1.0,
+        b: 2.0,
+        half_width: 0.5,
+        p_value,
+        p_holm: f64::NAN,
+        finding: if p_value.is_nan() { Finding::Unknown } else { Finding::Uncorrected },
+    };
+    let mut measures = [0.03, 0.01, f64::NAN, 0.04, 0.015].map(of);
+    correct(measures.iter_mut().collect());
+    use Finding::{Differs, Uncorrected, Unknown};
+    let findings = measures.each_ref().map(|measure| measure.finding);
+    assert_eq!(findings, [Uncorrected, Differs, Unknown, Uncorrected, Differs]);
+    let holm = measures.map(|measure| measure.p_holm);
+    for (is, wanted) in holm.iter().zip([0.06, 0.04, f64::NAN, 0.06, 0.045]) {
+        assert!((is - wanted).abs() < 1e-12 || is.is_nan() && wanted.is_nan(), "{holm:?}");
+    }
+}
+
+/// One of many points whose interval excludes zero is what chance brings, and neither a difference nor hidden.
+#[test]
+fn one_interval_of_many_is_no_difference() {
+    let labels: Vec<String> = (0..20).map(|n| format!("t{n}")).collect();
+    let (before, noise) = ([(1, 10.0), (2, 20.0), (3, 30.0)], [(1, 11.0), (2, 18.0), (3, 33.0)]);
+    let one = [(1, 12.5), (2, 22.0), (3, 33.0)];
+    let all = |of: &dyn Fn(usize) -> &'static [(u64, f64)]| {
+        let points: Vec<_> =
+            labels.iter().enumerate().map(|(n, label)| (label.as_str(), of(n))).collect();
+        results(&points)
+    };
+    let (before, noise, one): (&[_], &[_], &[_]) =
+        (before.to_vec().leak(), noise.to_vec().leak(), one.to_vec().leak());
+    let a = all(&|_| before);
+    let b = all(&|n| if n == 0 { one } else { noise });
+    let difference = Difference::between(&a, &b, false);
+    assert_eq!(difference.count(Finding::Uncorrected), 1);
+    assert_eq!(difference.count(Finding::Differs), 0);
+    assert!(!difference.is_none(), "what is not known is no sameness");
+    let text = difference.to_text(false);
+    assert!(text.contains("(+-6.21 %) by itself"), "{text}");
+    assert!(text.contains("0 of 40 measures differ") && text.contains("1 of 40 more"), "{text}");
 }

@@ -38,7 +38,7 @@ impl Difference {
         text
     }
 
-    /// Says how many measures differ, and how many would by chance.
+    /// Says how many measures differ, and what chance has to do with it.
     fn conclusion(&self) -> String {
         if self.points.is_empty() {
             return "The results have no point in common.\n".to_owned();
@@ -46,14 +46,21 @@ impl Difference {
         let count = |finding| self.count(finding);
         let (differ, within) = (count(Finding::Differs), count(Finding::WithinNoise));
         let (unknown, same) = (count(Finding::Unknown), count(Finding::Same));
-        let total = differ + within + unknown + same;
+        let uncorrected = count(Finding::Uncorrected);
+        let total = differ + uncorrected + within + unknown + same;
+        let measures = self.points.iter().flat_map(|point| &point.measures);
+        let tested = measures.filter(|measure| !measure.p_value.is_nan()).count();
         let mut text = String::new();
-        if differ + within > 0 {
-            let tested = differ + within;
+        if differ + uncorrected + within > 0 {
             let _ = writeln!(
                 text,
-                "{differ} of {tested} measures differ beyond the noise of the seeds (confidence 95 %; by chance about {} of {tested} would).",
-                number::short(tested as f64 * 0.05)
+                "{differ} of {tested} measures differ beyond the noise of the seeds, with Holm's correction for their number: that any of them does by chance has a probability of 5 % at most."
+            );
+        }
+        if uncorrected > 0 {
+            let _ = writeln!(
+                text,
+                "{uncorrected} of {tested} more would differ at 95 % by themselves, and do not with the correction: more seeds would tell."
             );
         }
         if unknown > 0 {
@@ -82,7 +89,10 @@ fn origin_line(name: &str, origin: &Origin) -> String {
 
 fn point_text(point: &Point, all: bool) -> String {
     let rows = point.measures.iter();
-    let shown = |it: &&Measure| all || matches!(it.finding, Finding::Differs | Finding::Unknown);
+    let shown = |it: &&Measure| {
+        use Finding::{Differs, Uncorrected, Unknown};
+        all || matches!(it.finding, Differs | Uncorrected | Unknown)
+    };
     let rows: Vec<[String; 5]> = rows.filter(shown).map(row).collect();
     if rows.is_empty() && point.incomplete.is_empty() {
         return String::new();
@@ -131,6 +141,7 @@ fn row(measure: &Measure) -> [String; 5] {
     let note = match measure.finding {
         Finding::Same => "the same".to_owned(),
         Finding::Differs => interval,
+        Finding::Uncorrected => format!("{interval} by itself"),
         Finding::WithinNoise => format!("{interval} within noise"),
         Finding::Unknown => String::new(),
     };

@@ -127,6 +127,33 @@ fn different_runs_are_side_by_side_by_what_differs() {
     assert_eq!(labels, ["homa, result a", "tcp, result a", "homa, result d", "tcp, result d"]);
 }
 
+/// The second result's points follow those of the first, and so do the numbers of its captures.
+#[test]
+fn captures_are_copied_under_the_numbers_of_their_points() {
+    let captured = format!(
+        "{}\n",
+        SMALL.replace(
+            "measure.messages = 200",
+            "measure = { messages = 50, capture = ['host 0 receives'] }"
+        )
+    );
+    let (one, other) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let folders =
+        [run(&captured, &[], one.path()), run(&captured, &["workload.load=0.3"], other.path())];
+    let of = |folder: &Path, n: usize| {
+        std::fs::read(folder.join(format!("capture-{n}.pcapng"))).unwrap()
+    };
+    let both = tempfile::tempdir().unwrap();
+    redraw(&folders, both.path());
+    for n in 0..4 {
+        assert_eq!(of(both.path(), n), of(&folders[n / 2], n % 2), "{n}");
+    }
+    assert_ne!(of(both.path(), 0), of(both.path(), 2));
+    // Those of an earlier report with more points go.
+    redraw(&folders[..1], both.path());
+    assert!(!both.path().join("capture-2.pcapng").exists());
+}
+
 #[test]
 fn what_is_no_complete_result_is_refused_with_the_reason() {
     let at = tempfile::tempdir().unwrap();

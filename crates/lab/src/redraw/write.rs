@@ -38,9 +38,24 @@ impl Redrawn {
         }
         tables::write_over_seeds(&self.results.points, &mut staged)?;
         let files = staged.names().map(str::to_owned).collect();
+        self.captures(&mut staged)?;
         self.draw(&mut staged, files)?;
         let written = staged.finish()?;
         out.remove_optional(&written);
+        Ok(())
+    }
+
+    /// Copies the captures of all results, under the indices that their points have among all.
+    fn captures(&self, staged: &mut Staged<'_>) -> Result<(), RedrawError> {
+        for source in &self.sources {
+            for (nth, own) in source.indices.iter().enumerate() {
+                let from = format!("capture-{own}.pcapng");
+                if source.folder.join(&from).exists() {
+                    let to = format!("capture-{}.pcapng", source.first + nth);
+                    source.saved.copy_file(&from, staged, &to)?;
+                }
+            }
+        }
         Ok(())
     }
 
