@@ -53,6 +53,7 @@ pub const SCENARIOS: &[Builtin] = builtins! {
     "homa-future-pacer": "papers/homa/homa-future-pacer.toml",
     "polo-core": "papers/polo/core.toml",
     "polo-edge": "papers/polo/edge.toml",
+    "polo-edge-rto": "papers/polo/edge-rto.toml",
     "polo-queue": "papers/polo/queue.toml",
     "polo-recovery": "papers/polo/recovery.toml",
     "polo-tail": "papers/polo/tail.toml",
