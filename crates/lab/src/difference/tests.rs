@@ -282,7 +282,7 @@ fn the_number_of_measures_is_corrected_for_step_by_step() {
         half_width: 0.5,
         p_value,
         p_holm: f64::NAN,
-        finding: if p_value.is_nan() { Finding::Unknown } else { Finding::Uncorrected },
+        finding: if p_value.is_nan() { Unknown } else { Uncorrected },
     };
     let mut measures = [0.03, 0.01, f64::NAN, 0.04, 0.015].map(of);
     correct(measures.iter_mut().collect());
