@@ -54,6 +54,8 @@ pub struct Receiver {
     room: u64,
     length: Option<u64>,
     end_reported: bool,
+    /// Whether the application has verified the whole stream.
+    is_verified: bool,
     report: Report,
     parities: Parities,
 
@@ -100,6 +102,7 @@ impl Receiver {
             room,
             length: None,
             end_reported: false,
+            is_verified: false,
             report: Report::new(at, at.saturating_add(room), &config),
             parities: Parities::new(at, config.payload),
             last_heard: now,
@@ -170,9 +173,7 @@ impl Receiver {
             return None;
         }
         self.on_heard(now);
-        if self.stage == Stage::Joining {
-            self.stage = Stage::Receiving;
-        }
+        self.begin_receiving();
         if is_last {
             self.length = Some(end);
         }
@@ -222,9 +223,7 @@ impl Receiver {
             }
             Body::Mode { detached } => {
                 self.on_heard(now);
-                if self.stage == Stage::Joining {
-                    self.stage = Stage::Receiving;
-                }
+                self.on_joined(now);
                 if self.detached != detached {
                     self.detached = detached;
                     self.report.set_detached(now, detached, self.ranges.prefix());
@@ -253,8 +252,8 @@ impl Receiver {
             return false;
         }
         self.on_heard(now);
-        if matches!(self.stage, Stage::Joining | Stage::Receiving) {
-            self.stage = Stage::Receiving;
+        self.on_joined(now);
+        if self.stage == Stage::Receiving {
             self.length = Some(length);
             self.report.on_end(now, length);
             self.on_end(now);
@@ -263,8 +262,11 @@ impl Receiver {
     }
 
     /// Begins to receive once more, from byte `at` on, as a receiver that was started again: all bytes from there on are forgotten.
-    /// `incarnation` is as for [`Self::new`].
+    /// `incarnation` is as for [`Self::new`]. No effect once the stream is verified, or the session ends.
     pub fn restart(&mut self, now: Time, incarnation: u32, at: u64) {
+        if self.is_verified || !matches!(self.stage, Stage::Joining | Stage::Receiving) {
+            return;
+        }
         let (session, stream, sender, place) = (self.session, self.stream, self.sender, self.place);
         let (room, via_agent, config) = (self.room, self.via_agent, self.config);
         let again = Self::new(
@@ -314,9 +316,28 @@ impl Receiver {
 
     /// Records that the application has verified the whole stream. No effect before [`ReceiverEvent::Ended`].
     pub fn complete(&mut self, now: Time) {
-        if self.stage == Stage::Receiving && self.end_reported {
+        self.is_verified |= self.end_reported;
+        if self.stage == Stage::Receiving && self.is_verified {
             self.stage = Stage::Completing;
             (self.retry_at, self.attempts) = (now, 0);
+        }
+    }
+
+    /// Handles that data shows that the sender knows this receiver. Once the stream is verified, late data shows nothing.
+    fn begin_receiving(&mut self) {
+        if self.stage == Stage::Joining && !self.is_verified {
+            self.stage = Stage::Receiving;
+        }
+    }
+
+    /// Handles an answer to `Join`. A receiver that was invited again after the end, while its application verified the stream,
+    /// completes only now: the sender ignores `Complete` of a receiver that it has just invited.
+    fn on_joined(&mut self, now: Time) {
+        if self.stage == Stage::Joining {
+            self.stage = Stage::Receiving;
+            if self.is_verified {
+                self.complete(now);
+            }
         }
     }
 

@@ -138,9 +138,7 @@ impl Receiver {
             return None;
         }
         self.on_heard(now);
-        if self.stage == Stage::Joining {
-            self.stage = Stage::Receiving;
-        }
+        self.begin_receiving();
         // A correct sender never exceeds the receive window.
         if self.stage != Stage::Receiving || end > self.limit() {
             return None;

@@ -434,6 +434,28 @@ fn a_receiver_ends() {
     assert_eq!(receiver.poll_timeout(), None);
 }
 
+/// An invitation may be delayed, or repeated by the network, until the application verifies the last bytes of the stream.
+#[test]
+fn a_receiver_that_is_invited_again_while_it_verifies_completes() {
+    let mut receiver = receiver();
+    assert!(receiver.handle_data(us(1000), &data(0, 1000, true)).is_some());
+    let _ = reports(&mut receiver, us(1000));
+    let via_agent = false;
+    let invite = Body::Invite { stream: 7, place: place(3), payload: 1000, via_agent };
+    receiver.handle_control(us(1100), &invite);
+    receiver.complete(us(1200));
+    // Neither late data nor a key of its own makes it begin again.
+    let _ = receiver.handle_data(us(1300), &data(0, 1000, true));
+    receiver.restart(us(1300), 9, 0);
+    let sent: Vec<_> =
+        core::iter::from_fn(|| receiver.poll(us(1300))).map(|(_, body)| body).collect();
+    assert!(matches!(sent[..], [Body::Join { .. }]), "{sent:?}");
+    receiver.handle_control(us(1400), &Body::Mode { detached: false });
+    assert_eq!(receiver.poll(us(1400)), Some((HostId(9), Body::Complete { place: place(3) })));
+    receiver.handle_control(us(1500), &Body::Bye { reason: Reason::Left });
+    assert!(receiver.is_over());
+}
+
 #[test]
 fn a_resumed_receiver_and_one_too_late() {
     let mut sender = Sender::new(Time::ZERO, Session(1), 7, false, config());
