@@ -771,7 +771,11 @@ impl Engine {
         let Some(verifier) = &mut incoming.verifier else { return };
         let Some(at) = verifier.handle_own_key(answer) else { return };
         incoming.opener = Some(opener);
-        incoming.begin_again(at);
-        self.host.rejoin(now, answer.session, at);
+        // The answer may arrive after the last bytes were verified.
+        if self.host.rejoin(now, answer.session, at)
+            && let Some(incoming) = self.incoming_of(answer.session, host)
+        {
+            incoming.begin_again(at);
+        }
     }
 }

@@ -7,6 +7,9 @@ use rustc_hash::FxHashMap;
 
 use super::event::Event;
 
+/// The least number of cancelled exchanges among which those without events are looked for.
+const PRUNE_AT: usize = 64;
+
 /// A queue from which the events of an exchange can be removed. They are skipped when they come to the front: after the restart of a
 /// peer to which 100,000 calls are outstanding, there are as many events of which each belongs to a call that the
 /// application then cancels.
@@ -17,6 +20,8 @@ pub(super) struct Events {
     left: u64,
     /// Exchanges that were cancelled, each with the number of events that had entered the queue before. Empty with the queue.
     cancelled: FxHashMap<(HostId, MessageId), u64>,
+    /// The length of `cancelled` at which exchanges without events are next removed from it.
+    prune_at: usize,
     /// The number of events that were examined.
     #[cfg(test)]
     examined: u64,
@@ -40,6 +45,11 @@ impl Events {
         if !self.queue.is_empty() {
             self.cancelled.insert((peer, response), self.left + self.queue.len() as u64);
             self.skip_cancelled();
+            if self.cancelled.len() > self.prune_at {
+                // An application that always leaves events in the queue would otherwise let it grow without a bound.
+                self.cancelled.retain(|_, before| self.left < *before);
+                self.prune_at = PRUNE_AT.max(2 * self.cancelled.len());
+            }
         }
     }
 
@@ -108,6 +118,18 @@ mod tests {
         events.push(sent(5));
         cancel(&mut events, 5);
         assert!(events.is_empty() && events.pop().is_none());
+    }
+
+    #[test]
+    fn exchanges_whose_events_have_left_are_forgotten_though_the_queue_is_never_empty() {
+        let mut events = Events::default();
+        events.push(sent(0));
+        for number in 1..100_000 {
+            events.push(sent(number));
+            assert!(events.pop().is_some());
+            cancel(&mut events, number - 1);
+            assert!(events.cancelled.len() <= PRUNE_AT + 1 && events.len() == 1);
+        }
     }
 
     #[test]

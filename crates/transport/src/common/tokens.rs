@@ -14,7 +14,7 @@ pub(crate) struct Tokens {
 }
 
 impl Tokens {
-    /// Those of a message of which so many packets are free.
+    /// Those of a message that may still send this number of packets without a token.
     pub(crate) const fn after_free(free: u32) -> Self {
         Self { next: free, used: 0, timed: None }
     }

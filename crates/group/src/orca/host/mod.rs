@@ -601,7 +601,11 @@ impl Host {
     }
 
     /// Receives a session once more from byte `at` on, and forgets what has arrived beyond it; see [`flow::Receiver::restart`].
-    pub fn rejoin(&mut self, now: Time, session: Session, at: u64) {
+    /// Returns `false`, without effect, if the session is not being received any more.
+    pub fn rejoin(&mut self, now: Time, session: Session, at: u64) -> bool {
+        if !self.receiving.get(&session).is_some_and(|receiving| receiving.flow.can_restart()) {
+            return false;
+        }
         let incarnation = self.incarnation;
         self.incarnation = incarnation.wrapping_add(1);
         self.events.retain(|event| match event {
@@ -609,6 +613,7 @@ impl Host {
             _ => true,
         });
         self.with_receiving(now, session, |flow| flow.restart(now, incarnation, at));
+        true
     }
 
     /// Answers [`ReceiverEvent::Recover`]: the missing bytes are `stored`, or could not be computed.

@@ -335,15 +335,16 @@ impl Process {
             Opened::OwnKey(from, answer, opener) => {
                 let Some(verified) = self.verified_of(answer.session, from) else { return };
                 let Some(at) = verified.verifier.handle_own_key(&answer) else { return };
-                verified.ended = None;
-                if let Some(incoming) = self.incoming.get_mut(&answer.session) {
-                    (incoming.readable, incoming.stored) = (at, RangeSet::default());
-                    incoming.stored.insert(0..at);
-                }
                 if let Some(secure) = &mut self.secure {
                     secure.use_key(answer.session, opener);
                 }
-                self.node.rejoin(now, answer.session, at);
+                if self.node.rejoin(now, answer.session, at)
+                    && let Some(incoming) = self.incoming.get_mut(&answer.session)
+                {
+                    (incoming.readable, incoming.stored) = (at, RangeSet::default());
+                    incoming.stored.insert(0..at);
+                    incoming.verified.iter_mut().for_each(|verified| verified.ended = None);
+                }
             }
             Opened::HashRequest(from, request) => {
                 if self.sends(request.session, from)

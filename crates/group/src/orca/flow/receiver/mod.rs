@@ -261,10 +261,16 @@ impl Receiver {
         true
     }
 
+    /// Returns whether the stream is still being received: it is neither verified nor left.
+    #[must_use]
+    pub const fn can_restart(&self) -> bool {
+        !self.is_verified && matches!(self.stage, Stage::Joining | Stage::Receiving)
+    }
+
     /// Begins to receive once more, from byte `at` on, as a receiver that was started again: all bytes from there on are forgotten.
-    /// `incarnation` is as for [`Self::new`]. No effect once the stream is verified, or the session ends.
+    /// `incarnation` is as for [`Self::new`]. No effect unless [`Self::can_restart`].
     pub fn restart(&mut self, now: Time, incarnation: u32, at: u64) {
-        if self.is_verified || !matches!(self.stage, Stage::Joining | Stage::Receiving) {
+        if !self.can_restart() {
             return;
         }
         let (session, stream, sender, place) = (self.session, self.stream, self.sender, self.place);

@@ -446,6 +446,7 @@ fn a_receiver_that_is_invited_again_while_it_verifies_completes() {
     receiver.complete(us(1200));
     // Neither late data nor a key of its own makes it begin again.
     let _ = receiver.handle_data(us(1300), &data(0, 1000, true));
+    assert!(!receiver.can_restart());
     receiver.restart(us(1300), 9, 0);
     let sent: Vec<_> =
         core::iter::from_fn(|| receiver.poll(us(1300))).map(|(_, body)| body).collect();
