@@ -135,6 +135,14 @@ impl Host {
             .then(|| Time::from_ticks(now.ticks() - self.start.ticks()))
     }
 
+    /// Returns the latest time up to which every start of a message of the first stream is in the log, now or before. A message starts when
+    /// its application wants to send it, and is logged when its transport takes it: what waits between is not in a report.
+    pub(super) fn logged_until(&self, now: Time) -> Time {
+        let starting = self.starting.values().filter(|start| start.stream == 0);
+        let waiting = starting.map(|start| start.at).chain(self.app.next_arrival(0)).min();
+        logged_until(now, waiting)
+    }
+
     /// Returns the end of the warm-up, by the clock.
     pub(super) const fn warmup(&self) -> Span {
         self.warmup
@@ -535,4 +543,27 @@ pub(in crate::testbed) fn longest_request(workload: &WorkloadConfig) -> u64 {
         other => other.sizes().map(rackweave_workload::SizeDist::max),
     };
     longest.unwrap_or(0)
+}
+
+/// The latest time up to which all starts are logged, of which the first of the others is at `waiting`.
+fn logged_until(now: Time, waiting: Option<Time>) -> Time {
+    let before = waiting.map_or(Time::MAX, |at| Time::from_ticks(at.ticks().saturating_sub(1)));
+    now.min(before)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A host that has stood still is late with its starts. If it reported that it had none, others would be measured in their place,
+    /// and then these too.
+    #[test]
+    fn starts_that_wait_are_not_reported_as_absent() {
+        let at = Time::from_ticks;
+        assert_eq!(logged_until(at(100), None), at(100));
+        assert_eq!(logged_until(at(100), Some(at(101))), at(100));
+        assert_eq!(logged_until(at(100), Some(at(100))), at(99));
+        assert_eq!(logged_until(at(100), Some(at(7))), at(6));
+        assert_eq!(logged_until(at(0), Some(at(0))), at(0));
+    }
 }

@@ -86,7 +86,7 @@ impl MessageLog {
         self.records.started.len() + self.records.ended.len() + self.records.arrived.len()
     }
 
-    /// Takes the records to be reported, up to now.
+    /// Takes the records to be reported, which have all starts of the first stream up to this time.
     pub(super) fn take(&mut self, until: Time, idle: bool) -> Records {
         let records = std::mem::take(&mut self.records);
         Records { until: until.ticks(), idle, ..records }

@@ -248,7 +248,8 @@ fn serve(
             if let Some(at) = host.now() {
                 let idle = host.has_ended();
                 // The writer ends only with the process.
-                let _ = lines.send(WorkerMessage::Records(host.log.take(at, idle)));
+                let _ =
+                    lines.send(WorkerMessage::Records(host.log.take(host.logged_until(at), idle)));
             }
         }
         let until = [next, host.next_start(), Some(count_at), Some(now + POLL_EVERY)];
@@ -257,7 +258,8 @@ fn serve(
     }
     host.log_arriving();
     if let Some(at) = host.now() {
-        let _ = lines.send(WorkerMessage::Records(host.log.take(at, host.has_ended())));
+        let _ = lines
+            .send(WorkerMessage::Records(host.log.take(host.logged_until(at), host.has_ended())));
     }
     drop(lines);
     written.join().map_err(|_| "it could not write".to_owned())
