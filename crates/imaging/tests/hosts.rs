@@ -5,7 +5,6 @@ use std::io;
 use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4, TcpListener};
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU16, Ordering};
 use std::sync::mpsc::{Receiver, channel};
 use std::thread::JoinHandle;
 use std::time::Duration;
@@ -18,6 +17,7 @@ use rackweave_imaging::{
     list, serve,
 };
 use rackweave_linux::Clock;
+use rackweave_testing::free_ports;
 use tempfile::TempDir;
 
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -47,7 +47,7 @@ impl Server {
         fs::write(&raw, disk()).unwrap();
         let packing = Packing { chunk_size: Some(CHUNK as u32), ..Packing::new("golden") };
         pack(&raw, &image, &packing, &Progress::default()).unwrap();
-        Self::with(folder, port(), receivers)
+        Self::with(folder, free_ports(1), receivers)
     }
 
     fn with(folder: TempDir, port: u16, receivers: Option<&[u8]>) -> Self {
@@ -117,14 +117,6 @@ impl Server {
     }
 }
 
-/// A port for a server below Linux' ephemeral ports (32768 and above), so that no connection of another test has it when a
-/// server comes back to it.
-fn port() -> u16 {
-    static NEXT: AtomicU16 = AtomicU16::new(0);
-    let process = (std::process::id() % 300) as u16;
-    12_000 + process * 64 + NEXT.fetch_add(1, Ordering::Relaxed) % 64
-}
-
 const fn host_at(host: u8) -> Ipv4Addr {
     Ipv4Addr::new(127, 0, 2, host)
 }
@@ -166,7 +158,7 @@ fn a_host_that_has_the_image_already_has_it_for_the_server_too() {
     let Server { folder, progress, thread, .. } = first;
     progress.stop();
     thread.join().unwrap();
-    let server = Server::with(folder, port(), Some(&[2, 3]));
+    let server = Server::with(folder, free_ports(1), Some(&[2, 3]));
     let (fetched, result) = server.fetch(2);
     result.unwrap();
     assert_eq!(fetched.fetched, 0);

@@ -17,6 +17,7 @@ use rackweave_imaging::{
     Catalog, FetchConfig, FetchError, FetchEvent, Fetched, MulticastConfig, ServeConfig,
     ServeError, ServeEvent, Served, fetch, serve,
 };
+use rackweave_testing::free_ports;
 use rackweave_wire::frisbee::{Body, Header, Key, encode};
 use socket2::{Domain, Protocol, Socket, Type};
 use tempfile::TempDir;
@@ -68,7 +69,7 @@ fn key() -> Key {
 impl Server {
     /// Sessions of different tests have different groups.
     fn start(group: u8, pace: PaceConfig) -> Self {
-        Self::with(image(), group, port(group), pace, None)
+        Self::with(image(), group, server_port(), pace, None)
     }
 
     fn with(folder: TempDir, group: u8, port: u16, pace: PaceConfig, key: Option<Key>) -> Self {
@@ -198,11 +199,9 @@ fn nap(ms: u64) {
     let _ = nothing.recv_timeout(Duration::from_millis(ms));
 }
 
-/// A TCP port for a server; the UDP port above it is that of its session. Both are below Linux' ephemeral ports (32768 and
-/// above), since a connection of another test could otherwise have taken one of them by the time that a server binds it.
-fn port(group: u8) -> u16 {
-    let process = (std::process::id() % 300) as u16;
-    12_000 + process * 64 + u16::from(group) * 2
+/// A TCP port for a server; the UDP port above it is that of its session.
+fn server_port() -> u16 {
+    free_ports(2)
 }
 
 const fn host_at(host: u8) -> Ipv4Addr {
@@ -407,7 +406,7 @@ fn with_forged_blocks(
     rounds: u32,
     every: u32,
 ) -> Option<Vec<(Fetched, Option<String>)>> {
-    let server = Server::with(image(), group, port(group), mbps(100), key);
+    let server = Server::with(image(), group, server_port(), mbps(100), key);
     let session = server.session();
     let Some(forge) = forger(Ipv4Addr::LOCALHOST, session.port()) else {
         println!("skipped: needs CAP_NET_RAW");

@@ -20,6 +20,10 @@ use std::sync::OnceLock;
 
 use proptest::test_runner::Config as ProptestConfig;
 
+pub use crate::ports::{bind_again, free_address, free_ports};
+
+mod ports;
+
 /// The configuration of a property test that tries this many cases by default. `PROPTEST_CASES` changes the number in the same
 /// proportion as it changes proptest's default of 256: with 25600 each test tries a hundred times as many.
 ///

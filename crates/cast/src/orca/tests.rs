@@ -13,6 +13,7 @@ mod waiting;
 
 use super::*;
 use rackweave_group::orca::flow::SenderEvent;
+use rackweave_testing::free_address;
 
 use crate::sink::{Folder, FolderConfig, Sink};
 use crate::source::{Files, Pipe, Source};
@@ -35,7 +36,7 @@ pub(super) struct Receiving {
 
 impl Receiving {
     pub(super) fn start(secret: Option<&[u8]>, limit: Option<u64>) -> Self {
-        Self::start_in(tempfile::tempdir().unwrap(), secret, limit, "127.0.0.1:0".parse().unwrap())
+        Self::start_in(tempfile::tempdir().unwrap(), secret, limit, free_address())
     }
 
     fn start_in(

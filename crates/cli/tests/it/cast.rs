@@ -5,6 +5,7 @@ use std::path::Path;
 use std::process::Stdio;
 
 use crate::casts::{Receiver, content, json, rackweave};
+use rackweave_testing::free_address;
 
 #[test]
 fn files_reach_two_receivers_and_one_document_reports_it() {
@@ -93,10 +94,7 @@ fn tcp_and_a_chain_carry_the_same() {
     let source = folder.path().join("x");
     std::fs::write(&source, content(1_500_000)).unwrap();
     // Over TCP the receiver cannot report a port chosen by the system, so the test chooses a free one.
-    let free = || {
-        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
-        listener.local_addr().unwrap().to_string()
-    };
+    let free = || free_address().to_string();
     let (mut children, mut addresses) = (Vec::new(), Vec::new());
     for name in ["a", "b"] {
         let address = free();
@@ -150,10 +148,7 @@ fn wrong_usage_and_silence_are_told_apart() {
         assert_eq!(output.status.code(), Some(2), "{args:?}: {output:?}");
     }
     let silent = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
-    let nobody = {
-        let socket = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
-        socket.local_addr().unwrap().to_string()
-    };
+    let nobody = free_address();
     let to = format!("{nobody},{}", silent.local_addr().unwrap());
     let output = rackweave(&["send", path, "--to", &to]).output().unwrap();
     assert_eq!(output.status.code(), Some(1), "{output:?}");
@@ -285,9 +280,7 @@ fn names_that_are_not_text_are_harmless() {
     for flag in ["--json", "--overwrite"] {
         let place = folder.path().join(flag);
         // With --json it does not print its address.
-        let socket = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
-        let address = socket.local_addr().unwrap().to_string();
-        drop(socket);
+        let address = free_address().to_string();
         let mut command = rackweave(&["receive", "--once", flag, "--listen", &address, "--dir"]);
         let mut child =
             command.arg(&place).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
@@ -348,7 +341,7 @@ fn an_application_that_has_gone_does_not_get_the_next_stream() {
     // A sender whose receivers are all unreachable gets its answer and then the end of the connection, although it has
     // not ended its own stream.
     let mut stream = UnixStream::connect(&path).unwrap();
-    let nobody = std::net::UdpSocket::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let nobody = free_address();
     stream.write_all(format!("{{\"send\": {{\"to\": [\"{nobody}\"]}}}}\nx").as_bytes()).unwrap();
     let mut message = String::new();
     stream.read_to_string(&mut message).unwrap();

@@ -18,6 +18,11 @@ fn at(path: &Path) -> &str {
     path.to_str().unwrap()
 }
 
+/// An address for a receiver that may be started again.
+fn free() -> String {
+    rackweave_testing::free_address().to_string()
+}
+
 fn start(folder: &Path, address: &str) -> Receiver {
     start_with(folder, address, &[])
 }
@@ -113,7 +118,7 @@ fn cast(number: u64) {
     let places: Vec<PathBuf> =
         (0..RECEIVERS).map(|number| folder.path().join(number.to_string())).collect();
     let mut receivers: Vec<Option<Receiver>> =
-        places.iter().map(|place| Some(start_with(place, "127.0.0.1:0", options))).collect();
+        places.iter().map(|place| Some(start_with(place, &free(), options))).collect();
     let addresses: Vec<String> =
         receivers.iter().flatten().map(|receiver| receiver.address.clone()).collect();
     let send = || {
@@ -197,8 +202,8 @@ fn who_failed_before_a_session_was_renewed_is_still_named() {
     let mut limited = Command::new("sh");
     limited.args(["-c", "ulimit -f 2000; exec \"$0\" \"$@\"", env!("CARGO_BIN_EXE_rackweave")]);
     limited.args(["cast", "receive", "--listen", "127.0.0.1:0", "--dir", at(&places[0])]);
-    let (full, good) = (Receiver::spawn(limited), start(&places[1], "127.0.0.1:0"));
-    let killed = start(&places[2], "127.0.0.1:0");
+    let (full, good) = (Receiver::spawn(limited), start(&places[1], &free()));
+    let killed = start(&places[2], &free());
     let to = [&full, &good, &killed].map(|it| it.address.clone());
     let mut command = rackweave(&["send", "--json", "--rate", "200 Mbps", "--to", &to.join(",")]);
     let sender = command.arg(&big).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();

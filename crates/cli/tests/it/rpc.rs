@@ -3,6 +3,7 @@
 use std::io::{BufRead, BufReader, Lines};
 use std::process::{Child, ChildStdout, Command, Output, Stdio};
 
+use rackweave_testing::free_address;
 use serde_json::Value;
 
 const TRANSPORTS: [&str; 3] = ["homa", "polo", "tcp"];
@@ -204,7 +205,7 @@ fn a_stream_comes_back_as_a_digest() {
 #[test]
 fn a_server_that_is_killed_ends_the_run_with_a_sentence() {
     for transport in ["homa", "tcp"] {
-        let (server, address) = serve(transport, "127.0.0.1:0");
+        let (server, address) = serve(transport, &free_address().to_string());
         let mut clients = Running::start(&[
             "bench",
             "--transport",
@@ -229,7 +230,7 @@ fn a_server_that_is_killed_ends_the_run_with_a_sentence() {
 #[test]
 fn a_restarted_server_is_served_again() {
     for transport in TRANSPORTS {
-        let (server, address) = serve(transport, "127.0.0.1:0");
+        let (server, address) = serve(transport, &free_address().to_string());
         let mut clients = Running::start(&[
             "bench",
             "--transport",
@@ -266,10 +267,7 @@ fn a_restarted_server_is_served_again() {
 
 #[test]
 fn without_a_server_the_client_reports_what_to_check() {
-    // No process listens at a port that the system has just assigned and got back.
-    let socket = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
-    let address = socket.local_addr().unwrap().to_string();
-    drop(socket);
+    let address = free_address().to_string();
     for (transport, protocol) in [("homa", "UDP"), ("tcp", "TCP")] {
         let output = bench(transport, &address, &[]);
         assert_eq!(output.status.code(), Some(1));

@@ -1,11 +1,12 @@
 //! Tests of `rackweave switch` as a process.
 
 use std::io::{BufRead, BufReader, Read, Write};
-use std::net::{SocketAddr, TcpListener, TcpStream, UdpSocket};
+use std::net::{SocketAddr, TcpStream, UdpSocket};
 use std::process::{Child, Command, Output, Stdio};
 use std::time::Duration;
 
 use rackweave_core::HostId;
+use rackweave_testing::free_address;
 use rackweave_wire::frisbee::{self, Auth, Body, Chunks, Direction, Header, Key, REPORT_MAP_BYTES};
 use rackweave_wire::overlay;
 
@@ -42,7 +43,7 @@ fn refused(arguments: &[&str]) -> String {
 
 #[test]
 fn it_runs_shows_and_ends_with_a_summary() {
-    let free = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let free = free_address();
     let metrics = free.to_string();
     let arguments = ["--listen", "127.0.0.1:0", "--hosts", "3", "--stats", "--metrics", &metrics];
     let mut running = Running(command(&arguments).spawn().unwrap());

@@ -12,6 +12,7 @@ use http::{Request, Response};
 use rackweave_grpc::direct::{self, Limits};
 use rackweave_grpc::{Accepted, Dial, DialPeer, http2};
 use rackweave_rpc::{Node, NodeConfig, Rate, Transport};
+use rackweave_testing::{bind_again, free_address};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::oneshot;
 use tokio_stream::{Stream, StreamExt as _};
@@ -89,7 +90,7 @@ enum End {
 
 impl Served {
     pub(crate) async fn start(way: Carrier) -> Self {
-        let address = "127.0.0.1:0".parse().unwrap();
+        let address = free_address();
         let (parrot, store) = (Parrot::default(), Store::default());
         let mut served = Self { way, parrot, store, address, server: None };
         served.restart().await;
@@ -166,8 +167,8 @@ fn node(way: Carrier, bind: SocketAddr) -> Node {
     let link = Rate::from_gbps(10);
     let polo = way == Carrier::DirectOverPolo;
     let transport = if polo { Transport::polo(link) } else { Transport::homa(link) };
-    let config = NodeConfig::new(transport, bind);
-    Node::bind(config.allow("127.0.0.1".parse().unwrap())).unwrap()
+    let config = NodeConfig::new(transport, bind).allow("127.0.0.1".parse().unwrap());
+    bind_again(|| Node::bind(config.clone())).unwrap()
 }
 
 async fn serve(
@@ -191,7 +192,9 @@ async fn serve(
         node.shutdown().await;
         return;
     }
-    let listener = TcpListener::bind(bind).await.unwrap();
+    let listener = bind_again(|| std::net::TcpListener::bind(bind)).unwrap();
+    listener.set_nonblocking(true).unwrap();
+    let listener = TcpListener::from_std(listener).unwrap();
     bound.send(listener.local_addr().unwrap()).unwrap();
     let incoming = incoming(listener);
     match way {

@@ -8,6 +8,7 @@ use rackweave_core::{Kind, Span};
 use rackweave_crypt::FRESH;
 use rackweave_linux::endpoint::TicketStore;
 use rackweave_linux::{Clock, Endpoint, EndpointConfig, Event, Key};
+use rackweave_testing::bind_again;
 use rackweave_transport::TransportConfig;
 use rackweave_wire::secure::{self, Datagram};
 
@@ -133,7 +134,7 @@ impl World {
         let (at, clock) = (self.ends[1].local_addr(), self.ends[1].clock());
         self.ends[1] = server(&self.transport, clock, local());
         let config = EndpointConfig { bind: at, accept_early, ..config(1, &self.transport, clock) };
-        self.ends[1] = Endpoint::new(config.key(key())).unwrap();
+        self.ends[1] = bind_again(|| Endpoint::new(config.clone().key(key()))).unwrap();
     }
 
     /// Turns a host for 2 ms, and often enough if the test waits for a processor.

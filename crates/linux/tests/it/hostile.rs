@@ -11,6 +11,7 @@ use bytes::Bytes;
 use rackweave_core::frame::IPV4;
 use rackweave_core::{HostId, Kind, Packet, Span};
 use rackweave_linux::{Clock, Endpoint, EndpointConfig, Event, Key, Peers};
+use rackweave_testing::{bind_again, free_address};
 use rackweave_transport::{TransportConfig, datagram};
 use rackweave_wire::{Header, Id64, datagram as wire, overlay};
 
@@ -310,8 +311,9 @@ fn a_peer_that_restarts() {
         let config = |host, transport: &_, clock| keyed(host, transport, clock, &key);
         let clock = Clock::start();
         let client = Endpoint::new(config(0, &transport, clock)).unwrap();
-        let server = Endpoint::new(config(1, &transport, clock)).unwrap();
-        let address = server.local_addr();
+        let address = free_address();
+        let bound = || EndpointConfig { bind: address, ..config(1, &transport, clock) };
+        let server = Endpoint::new(bound()).unwrap();
         let mut ends = [client, server];
         let peer = ends[0].add_peer(address);
         let mut open = BTreeMap::new();
@@ -323,8 +325,7 @@ fn a_peer_that_restarts() {
         drive(&mut ends, |ends| ends[1].events_waiting() > 1);
         let [client, server] = ends;
         drop(server);
-        let again = EndpointConfig { bind: address, ..config(1, &transport, clock) };
-        let mut ends = [client, Endpoint::new(again).unwrap()];
+        let mut ends = [client, bind_again(|| Endpoint::new(bound())).unwrap()];
         let mut answered = 0;
         let mut late = Vec::new();
         drive(&mut ends, |ends| {
@@ -365,9 +366,11 @@ fn a_client_that_restarts() {
     for (name, transport, key) in with_and_without_key() {
         let config = |host, transport: &_, clock| keyed(host, transport, clock, &key);
         let clock = Clock::start();
-        let client = Endpoint::new(config(0, &transport, clock)).unwrap();
+        let here = free_address();
+        let bound = || EndpointConfig { bind: here, ..config(0, &transport, clock) };
+        let client = Endpoint::new(bound()).unwrap();
         let server = Endpoint::new(config(1, &transport, clock)).unwrap();
-        let (here, there) = (client.local_addr(), server.local_addr());
+        let there = server.local_addr();
         let mut ends = [client, server];
         let peer = ends[0].add_peer(there);
         for n in 0..5 {
@@ -376,8 +379,7 @@ fn a_client_that_restarts() {
         drive(&mut ends, |ends| ends[1].events_waiting() > 0);
         let [client, server] = ends;
         drop(client);
-        let again = EndpointConfig { bind: here, ..config(0, &transport, clock) };
-        let mut ends = [Endpoint::new(again).unwrap(), server];
+        let mut ends = [bind_again(|| Endpoint::new(bound())).unwrap(), server];
         let peer = ends[0].add_peer(there);
         let mut open = BTreeMap::new();
         for n in 10..15 {

@@ -9,6 +9,7 @@ use rackweave_core::{FailReason, HostId, Kind, Refused, Span, Time};
 use rackweave_linux::{
     AnyEndpoint, Clock, Event, Peers, SendError, TcpConfig, TcpEndpoint, TcpError, wait_any,
 };
+use rackweave_testing::{bind_again, free_address};
 
 const LOCAL: &str = "127.0.0.1:0";
 /// Long, because a thread may compete with other tests for the processor.
@@ -24,7 +25,7 @@ fn config(host: u32, clock: Clock, bind: SocketAddr) -> TcpConfig {
 fn pair_with(change: impl Fn(TcpConfig) -> TcpConfig) -> [AnyEndpoint; 2] {
     let clock = Clock::start();
     [0, 1].map(|host| {
-        let config = change(config(host, clock, LOCAL.parse().unwrap()));
+        let config = change(config(host, clock, free_address()));
         TcpEndpoint::new(config).unwrap().into()
     })
 }
@@ -396,7 +397,7 @@ fn a_restarted_server_is_served_again() {
     // The server no longer listens.
     assert!(!round(&mut alone, Err(FailReason::PeerSilent)));
     let [client] = alone;
-    let new = TcpEndpoint::new(config(1, clock, address)).unwrap();
+    let new = bind_again(|| TcpEndpoint::new(config(1, clock, address))).unwrap();
     let mut ends = [client, new.into()];
     assert!(round(&mut ends, Ok(())));
 }

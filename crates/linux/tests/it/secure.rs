@@ -9,6 +9,7 @@ use bytes::Bytes;
 use rackweave_core::{Kind, Span};
 use rackweave_linux::endpoint::KeyMismatch;
 use rackweave_linux::{Clock, Endpoint, EndpointConfig, EndpointError, Event, Key, Peers};
+use rackweave_testing::{bind_again, free_address};
 use rackweave_transport::TransportConfig;
 use rackweave_wire::secure::{self, Datagram, HANDSHAKE_BYTES};
 
@@ -167,9 +168,13 @@ fn keys_that_differ_are_reported_at_the_host_that_calls() {
         let right = client.clone();
         let clock = Clock::start();
         let transport = leverage();
-        let mut ends =
-            [endpoint(0, &transport, clock, client), endpoint(1, &transport, clock, server)];
-        let peer = ends[0].add_peer(ends[1].local_addr());
+        let at = free_address();
+        let bound = |key| {
+            let config = EndpointConfig { bind: at, key, ..config(1, &transport, clock) };
+            Endpoint::new(config)
+        };
+        let mut ends = [endpoint(0, &transport, clock, client), bound(server).unwrap()];
+        let peer = ends[0].add_peer(at);
         ends[0].send(peer, Kind::Request, bytes(1, 3000)).unwrap();
         drive(&mut ends, |ends| {
             assert!(ends[1].poll_event().is_none(), "{expected:?}: nothing arrives");
@@ -182,10 +187,8 @@ fn keys_that_differ_are_reported_at_the_host_that_calls() {
         });
         // A server with the right key is reached afterwards, at the same address.
         let [client, server] = ends;
-        let at = server.local_addr();
         drop(server);
-        let again = EndpointConfig { bind: at, key: right, ..config(1, &transport, clock) };
-        let mut ends = [client, Endpoint::new(again).unwrap()];
+        let mut ends = [client, bind_again(|| bound(right.clone())).unwrap()];
         ends[0].send(peer, Kind::Request, bytes(2, 3000)).unwrap();
         drive(&mut ends, |ends| {
             echo(&mut ends[1]);

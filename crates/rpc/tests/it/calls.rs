@@ -6,6 +6,7 @@ use std::time::Duration;
 use crate::common::{PATIENCE, bytes, config, drained, homa, node, reverse, reversed, transports};
 use rackweave_core::Span;
 use rackweave_rpc::{Bytes, CallError, Incoming, Node, Rate, Refusal, Transport};
+use rackweave_testing::free_address;
 use rackweave_transport::{TransportConfig, polo};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, timeout};
@@ -158,9 +159,8 @@ async fn a_deadline_ends_a_call_that_is_not_answered() {
 async fn an_absent_server_is_an_error_within_the_deadline() {
     for (name, transport) in transports() {
         let here = node(&transport);
-        // No process uses this port, which was free a moment ago.
-        let gone = std::net::UdpSocket::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
-        let peer = here.peer(gone);
+        // No process uses this port.
+        let peer = here.peer(free_address());
         let call = here.client().call(peer, "x").deadline(Duration::from_millis(300));
         let error = timeout(PATIENCE, call).await.unwrap().unwrap_err();
         let known = matches!(error, CallError::Deadline { .. } | CallError::PeerSilent { .. });

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use crate::common::{PATIENCE, bytes, config, node, reverse, reversed, transports};
 use rackweave_rpc::{BindError, CallError, Incoming, Key, KeyMismatch, Node, Transport};
+use rackweave_testing::{bind_again, free_address};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::time::Instant;
 
@@ -92,7 +93,10 @@ async fn the_first_call_of_a_restarted_client_is_early_if_it_is_idempotent() {
     let folder = tempfile::tempdir().unwrap();
     for (name, transport) in transports().into_iter().filter(|(name, _)| *name != "kernel") {
         let file = folder.path().join(name);
-        let server = Node::bind(config(&transport).key(key(1)).accept_early()).unwrap();
+        let at = free_address();
+        let config = rackweave_rpc::NodeConfig::new(transport.clone(), at);
+        let config = config.allow("127.0.0.1".parse().unwrap()).key(key(1)).accept_early();
+        let server = Node::bind(config.clone()).unwrap();
         tokio::spawn(reverse(server.server()));
         let mut resumed = 0;
         for (start, idempotent) in [true, true, false, true].into_iter().enumerate() {
@@ -111,11 +115,8 @@ async fn the_first_call_of_a_restarted_client_is_early_if_it_is_idempotent() {
             assert!(std::fs::metadata(&file).unwrap().len() > 8, "{name}");
         }
         // A server that restarts has forgotten its tickets: the call goes on after the handshake.
-        let at = server.local_addr();
         server.shutdown().await;
-        let config = rackweave_rpc::NodeConfig::new(transport.clone(), at);
-        let config = config.allow("127.0.0.1".parse().unwrap()).key(key(1)).accept_early();
-        let server = Node::bind(config).unwrap();
+        let server = bind_again(|| Node::bind(config.clone())).unwrap();
         tokio::spawn(reverse(server.server()));
         let client = keeping(&transport, &file);
         let call = client.client().call(client.peer(at), bytes(99)).idempotent();

@@ -2,11 +2,11 @@
 
 use std::net::SocketAddr;
 use std::process::{Child, Command, Stdio};
-use std::sync::atomic::{AtomicU8, Ordering};
 use std::time::Duration;
 
 use crate::common::{PATIENCE, drained, node, transports};
 use rackweave_rpc::{CallError, Client, Incoming, Node, NodeConfig, Peer};
+use rackweave_testing::free_address;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, timeout};
@@ -80,16 +80,6 @@ async fn server_process() {
     }
 }
 
-/// Returns an address that no other process uses, now or later: a loopback address that depends on this process and the
-/// call, and a port that the system never assigns by itself.
-fn own_address() -> SocketAddr {
-    static CALLS: AtomicU8 = AtomicU8::new(0);
-    let [_, high, middle, low] = std::process::id().to_be_bytes();
-    let call = CALLS.fetch_add(1, Ordering::Relaxed);
-    assert!(call < 127, "there are so many addresses");
-    SocketAddr::from(([127, 128 + call, middle, low], 10_000 + u16::from(high)))
-}
-
 /// Waits until the server has received this many calls, which it does not answer.
 async fn until_held(client: &Client, peer: Peer, count: usize) {
     let waits = async {
@@ -121,7 +111,7 @@ async fn a_killed_server_is_an_error_within_the_deadline_and_a_new_one_serves_ag
     let mut all = JoinSet::new();
     for (name, transport) in transports() {
         all.spawn(async move {
-            let address = own_address();
+            let address = free_address();
             let mut server = Server::start(name, address);
             let here = node(&transport);
             let (client, peer) = (here.client(), here.peer(address));
@@ -180,7 +170,7 @@ async fn a_call_that_may_be_made_again_is_answered_by_the_next_life() {
     let mut all = JoinSet::new();
     for (name, transport) in transports() {
         all.spawn(async move {
-            let address = own_address();
+            let address = free_address();
             let here = node(&transport);
             let (client, peer) = (here.client(), here.peer(address));
             let mut server = Server::start(name, address);
@@ -203,7 +193,7 @@ async fn a_killed_server_fails_its_streams() {
     let mut all = JoinSet::new();
     for (name, transport) in crate::common::streaming() {
         all.spawn(async move {
-            let address = own_address();
+            let address = free_address();
             let here = node(&transport);
             let (client, peer) = (here.client(), here.peer(address));
             let mut server = Server::start(name, address);

@@ -10,12 +10,12 @@ mod usage;
 
 use std::fs::{self, File};
 use std::io::{BufRead as _, BufReader, Read};
-use std::net::{Ipv4Addr, TcpListener, UdpSocket};
 use std::os::unix::fs::FileExt as _;
 use std::path::PathBuf;
 use std::process::{Child, Command, Output, Stdio};
 use std::sync::mpsc::{Receiver, channel};
 
+use rackweave_testing::free_ports;
 use serde_json::Value;
 use tempfile::TempDir;
 
@@ -34,7 +34,7 @@ pub(super) struct Place {
 impl Place {
     /// With an image `golden` of a disk that no compression shortens, with this many chunks of 64 KiB.
     pub(super) fn new(chunks: usize) -> Self {
-        let this = Self { folder: tempfile::tempdir().unwrap(), port: free_port() };
+        let this = Self { folder: tempfile::tempdir().unwrap(), port: free_ports(1) };
         this.write_disk("disk", chunks * (MIB / 16), 1);
         this.pack("disk", "golden.rwi");
         this
@@ -110,23 +110,6 @@ impl Place {
     pub(super) fn is_clean(&self, client: u8) -> bool {
         !self.path(&format!("copy{client}")).exists() || self.is_complete(client, "disk")
     }
-}
-
-/// Returns a port that is free for UDP and TCP at all addresses of loopback that the tests use.
-fn free_port() -> u16 {
-    for _ in 0..100 {
-        let first = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
-        let port = first.local_addr().unwrap().port();
-        let is_free = (1..10).all(|host| {
-            let address = Ipv4Addr::new(127, 0, 0, host);
-            UdpSocket::bind((address, port)).is_ok()
-                && (host == 1 || TcpListener::bind((address, port)).is_ok())
-        });
-        if is_free {
-            return port;
-        }
-    }
-    panic!("no port is free");
 }
 
 /// Reads a process's output on a thread of its own, line by line.
@@ -318,7 +301,7 @@ fn a_server_for_certain_hosts_ends_when_they_have_the_image_and_names_the_others
     assert_eq!(server.end(), 0);
 
     // A host that is not there delays nobody, and is named in the end.
-    let port = free_port();
+    let port = free_ports(1);
     let place = Place { port, ..place };
     let mut server = place.serve(&["--to", "127.0.0.5,127.0.0.9", "--for", "3 s"]);
     assert_eq!(place.fetch(5, &[]).end(), 0);

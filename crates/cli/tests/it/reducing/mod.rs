@@ -15,9 +15,9 @@ use std::io::{BufRead as _, BufReader, Read};
 use std::net::UdpSocket;
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
-use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::mpsc::{Receiver, channel};
 
+use rackweave_testing::free_ports;
 use serde_json::Value;
 use tempfile::TempDir;
 
@@ -220,20 +220,6 @@ impl Drop for Process {
     fn drop(&mut self) {
         let _ = self.child.kill();
         let _ = self.child.wait();
-    }
-}
-
-/// Returns the first of some UDP ports of loopback in a row that are free.
-fn free_ports(count: u16) -> u16 {
-    static NEXT: AtomicU32 = AtomicU32::new(0);
-    loop {
-        let number = NEXT.fetch_add(1, Ordering::Relaxed) * 97 + std::process::id() * 31;
-        let first = 10_000 + (number % 20_000) as u16;
-        let sockets: Vec<_> =
-            (first..first + count).map(|port| UdpSocket::bind(("127.0.0.1", port))).collect();
-        if sockets.iter().all(Result::is_ok) {
-            return first;
-        }
     }
 }
 
