@@ -250,6 +250,17 @@ pub trait Transport: Node<Event = Event, Placement = Placement> {
         false
     }
 
+    /// Returns the next cancelled message for which [`Transport::is_leaving`] was true and is not any more.
+    fn poll_left(&mut self) -> Option<(HostId, MessageId)> {
+        None
+    }
+
+    /// Says that everything which had arrived at the host by this time was passed to the transport. What the transport remembers of ended
+    /// exchanges, so that late packets do not begin them again, must not expire by time that passes later: a process that stands still does
+    /// not see the packets that wait for it. Without a call all packets count as passed when they arrive. A host that waits for room to be
+    /// remembered ([`Refused::Busy`]) must go on receiving, so that this time passes.
+    fn arrived_until(&mut self, _at: Time) {}
+
     /// Returns how the transport divides messages into packets.
     #[must_use]
     fn framing(&self) -> Framing;

@@ -261,6 +261,16 @@ impl Association {
         })
     }
 
+    /// Drops the sessions of a peer with which nothing was exchanged for long, and returns their number. What refuses recorded handshakes
+    /// stays. The next packet in either direction begins a handshake, as after a loss of the session.
+    pub fn release(&mut self) -> usize {
+        if self.asking.is_some() {
+            return 0;
+        }
+        self.early = None;
+        std::mem::take(&mut self.sessions).len()
+    }
+
     /// The peer's incarnation, if it has proved one.
     #[must_use]
     pub const fn incarnation(&self) -> Option<u32> {

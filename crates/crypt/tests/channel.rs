@@ -409,6 +409,8 @@ enum Step {
     Reflect(prop::sample::Index),
     Pass(u64),
     Restart(usize),
+    /// The host drops its sessions, as with a peer that is idle.
+    Forget(usize),
 }
 
 fn step() -> impl Strategy<Value = Step> {
@@ -425,6 +427,7 @@ fn step() -> impl Strategy<Value = Step> {
         6 => prop_oneof![Just(1_u64), Just(20), Just(500), Just(11_000), Just(130_000)]
             .prop_map(Step::Pass),
         1 => (0_usize..2).prop_map(Step::Restart),
+        1 => (0_usize..2).prop_map(Step::Forget),
     ]
 }
 
@@ -478,6 +481,9 @@ fn apply(world: &mut World, step: &Step) {
         }
         Step::Pass(ms) => world.pass(Span::from_ms(*ms)),
         Step::Restart(host) => world.restart(*host),
+        Step::Forget(host) => {
+            world.hosts[*host].association.release();
+        }
     }
 }
 

@@ -6,6 +6,10 @@ use rustix::time::{ClockId, Timespec, clock_gettime};
 use crate::wait::timespec_of_ns;
 
 /// A monotonic clock with an origin that the processes of one machine can share.
+///
+/// It is `CLOCK_BOOTTIME`, which goes on while the machine is suspended, as the time of its peers does: with `CLOCK_MONOTONIC` a transport
+/// would send again, after a night, what its peers have long forgotten. To a process, a suspended machine thus looks like one that did
+/// not schedule it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Clock {
     origin_ns: u64,
@@ -22,10 +26,10 @@ impl Clock {
     /// Creates a clock whose origin is now.
     #[must_use]
     pub fn start() -> Self {
-        Self::with_origin(read_ns(ClockId::Monotonic))
+        Self::with_origin(read_ns(ClockId::Boottime))
     }
 
-    /// Creates a clock whose origin is this number of nanoseconds on this machine's `CLOCK_MONOTONIC`.
+    /// Creates a clock whose origin is this number of nanoseconds on this machine's `CLOCK_BOOTTIME`.
     #[must_use]
     pub const fn with_origin(origin_ns: u64) -> Self {
         Self { origin_ns, age_ns: 0 }
@@ -47,33 +51,33 @@ impl Clock {
     /// Returns the time since the origin, or zero before it. The range is 5.8 years.
     #[must_use]
     pub fn now(self) -> Time {
-        self.time_of_monotonic_ns(read_ns(ClockId::Monotonic))
+        self.time_of_boot_ns(read_ns(ClockId::Boottime))
     }
 
-    /// Converts nanoseconds of `CLOCK_MONOTONIC` to a time of this clock.
+    /// Converts nanoseconds of `CLOCK_BOOTTIME` to a time of this clock.
     #[must_use]
-    pub const fn time_of_monotonic_ns(self, monotonic_ns: u64) -> Time {
-        Time::from_ns(monotonic_ns.saturating_sub(self.origin_ns).saturating_add(self.age_ns))
+    pub const fn time_of_boot_ns(self, boot_ns: u64) -> Time {
+        Time::from_ns(boot_ns.saturating_sub(self.origin_ns).saturating_add(self.age_ns))
     }
 
-    /// Converts a time of this clock to nanoseconds of `CLOCK_MONOTONIC`.
+    /// Converts a time of this clock to nanoseconds of `CLOCK_BOOTTIME`.
     #[must_use]
-    pub const fn monotonic_ns(self, at: Time) -> u64 {
+    pub const fn boot_ns(self, at: Time) -> u64 {
         self.origin_ns.saturating_add(at.as_ns().saturating_sub(self.age_ns))
     }
 
-    /// Converts a time of this clock to `CLOCK_MONOTONIC`, in the form that system timers use.
+    /// Converts a time of this clock to `CLOCK_BOOTTIME`, in the form that system timers use.
     #[must_use]
     pub const fn timespec(self, at: Time) -> Timespec {
-        timespec_of_ns(self.monotonic_ns(at))
+        timespec_of_ns(self.boot_ns(at))
     }
 }
 
-/// Returns the nanoseconds to add to `CLOCK_REALTIME`, in which the kernel stamps packets, to get `CLOCK_MONOTONIC`.
+/// Returns the nanoseconds to add to `CLOCK_REALTIME`, in which the kernel stamps packets, to get `CLOCK_BOOTTIME`.
 #[must_use]
-pub(crate) fn realtime_to_monotonic_ns() -> i64 {
+pub(crate) fn realtime_to_boot_ns() -> i64 {
     let realtime = read_ns(ClockId::Realtime);
-    read_ns(ClockId::Monotonic) as i64 - realtime as i64
+    read_ns(ClockId::Boottime) as i64 - realtime as i64
 }
 
 /// Returns `CLOCK_REALTIME` in nanoseconds since 1970.

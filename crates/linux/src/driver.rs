@@ -25,6 +25,10 @@ use crate::wait;
 /// The most calls to receive from one socket in a turn, so that timers and sending are served under load.
 const RECEIVE_CALLS: usize = 4;
 
+/// Datagrams that wait for room in the socket's buffer are dropped when the host has not had a turn for this long: it stood still, and peers
+/// take a packet for lost, and its exchange for ended, long before. The value is how late packets may be that transports expect.
+const STALE: Span = Span::from_ms(200);
+
 /// What a [`Driver`] needs of the machine that it runs on. [`UdpSocket`] is the operating system's; a simulator provides another
 /// one, so that a host's decisions above it are the same code in both.
 pub trait Platform {
@@ -138,6 +142,10 @@ pub struct Driver<P = UdpSocket> {
     receive_batches: u64,
     /// Whether the last turn that received has left datagrams in a socket.
     left: bool,
+    /// What had arrived by then was handled.
+    emptied: Time,
+    /// When timers were last served.
+    served: Time,
 }
 
 impl<P: Platform> Driver<P> {
@@ -158,6 +166,8 @@ impl<P: Platform> Driver<P> {
             receive_calls: 0,
             receive_batches: 0,
             left: false,
+            emptied: Time::ZERO,
+            served: Time::ZERO,
         }
     }
 
@@ -237,6 +247,12 @@ impl<P: Platform> Driver<P> {
         self.left
     }
 
+    /// A time by which everything that had arrived was handled.
+    #[must_use]
+    pub const fn emptied_at(&self) -> Time {
+        self.emptied
+    }
+
     /// Passes the batch to the kernel; what its buffer has no room for stays in the batch.
     ///
     /// # Errors
@@ -274,7 +290,12 @@ impl<P: Platform> Driver<P> {
 
     /// Serves timers and sends.
     fn serve<D: Driven<P>>(host: &mut D, more: bool) -> io::Result<Option<Time>> {
-        let now = host.driver().now();
+        let driver = host.driver();
+        let now = driver.now();
+        if now.since(driver.served) >= STALE {
+            driver.refused += driver.batch.discard() as u64;
+        }
+        driver.served = now;
         if host.handle_timeout(now, more).is_break() || host.transmit(now)? || more {
             return Ok(Some(now));
         }
@@ -300,6 +321,8 @@ impl<P: Platform> Driver<P> {
 
     fn receive_into<D: Driven<P>>(host: &mut D, batch: &mut ReceiveBatch) -> io::Result<bool> {
         let mut more = false;
+        // An earlier time is as true, and costs no call.
+        let began = host.driver().last_now;
         for index in 0..host.driver().sockets().count() {
             for call in 1..=RECEIVE_CALLS {
                 let driver = host.driver();
@@ -318,6 +341,9 @@ impl<P: Platform> Driver<P> {
                 }
                 more |= call == RECEIVE_CALLS;
             }
+        }
+        if !more {
+            host.driver().emptied = began;
         }
         Ok(more)
     }

@@ -296,6 +296,10 @@ impl<'a> Calls<'a> {
                 }
                 Event::PeerRestarted { peer } => self.client.greet_again(peer),
                 Event::KeyMismatch { peer, why } => self.client.key_trouble(peer, why)?,
+                Event::PathMtu { peer, change } => {
+                    let peer = self.client.endpoint.peer_addr(peer);
+                    tracing::warn!(?peer, "{change}");
+                }
                 _ => {}
             }
         }

@@ -250,6 +250,10 @@ impl Worker {
             }
             // A server only answers; a client with another key has no session with it.
             Event::Sent { .. } | Event::Written { .. } | Event::KeyMismatch { .. } => {}
+            Event::PathMtu { peer, change } => {
+                let peer = self.endpoint.peer_addr(peer);
+                tracing::warn!(?peer, "{change}");
+            }
         }
     }
 

@@ -38,7 +38,7 @@ impl AsRawFd for Timer {
 impl Timer {
     pub(crate) fn new(clock: Clock) -> io::Result<Self> {
         let flags = TimerfdFlags::NONBLOCK | TimerfdFlags::CLOEXEC;
-        let fd = timerfd_create(TimerfdClockId::Monotonic, flags)?;
+        let fd = timerfd_create(TimerfdClockId::Boottime, flags)?;
         Ok(Self { fd: Arc::new(fd), clock })
     }
 

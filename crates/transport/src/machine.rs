@@ -227,6 +227,15 @@ impl Transport for Machine {
         delegate!(self, machine => machine.is_leaving(peer, id))
     }
 
+    fn poll_left(&mut self) -> Option<(HostId, MessageId)> {
+        delegate!(self, machine => machine.poll_left())
+    }
+
+    #[inline]
+    fn arrived_until(&mut self, at: Time) {
+        delegate!(self, machine => machine.arrived_until(at));
+    }
+
     fn framing(&self) -> Framing {
         delegate!(self, machine => machine.framing())
     }

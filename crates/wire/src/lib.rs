@@ -38,6 +38,7 @@ mod malformed;
 pub mod ndp;
 pub mod orca;
 pub mod overlay;
+pub mod path;
 pub mod pcapng;
 pub mod pfabric;
 pub mod phost;

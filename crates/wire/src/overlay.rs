@@ -29,6 +29,7 @@ use rackweave_core::{Header as _, HostId, Packet, Rank};
 
 use crate::homa::Layout;
 use crate::malformed::{Malformed, Put, Reader};
+use crate::path::{HEAD_BYTES, PathMessage};
 use crate::{Header, Ports, frame};
 
 /// Length of the envelope, which precedes the header.
@@ -40,7 +41,10 @@ pub const OVERHEAD: u32 = crate::datagram::UDP_BYTES + BYTES;
 const VERSION: u8 = 0xa1;
 const CHECK_AT: usize = 24;
 
-/// Numbers of group systems in [`Kind::Group`]; those below are the other kinds'.
+/// The number of [`Kind::Path`].
+const PATH: u8 = 16;
+
+/// Numbers of group systems in [`Kind::Group`]; the others are the other kinds'.
 pub const GROUP_KINDS: RangeInclusive<u8> = 2..=15;
 
 /// The kind of a datagram.
@@ -53,6 +57,8 @@ pub enum Kind {
     Hello,
     /// A packet of the group system with this number, one of [`GROUP_KINDS`].
     Group(u8),
+    /// A [`PathMessage`]. Its head is the header, and what follows the head is the payload.
+    Path,
 }
 
 /// The envelope: the fields before the header.
@@ -181,7 +187,7 @@ pub fn readdress_group(bytes: &mut [u8], dst: HostId) {
 /// Decodes a datagram that was received with this traffic class.
 ///
 /// # Errors
-/// [`Malformed`], also if it is corrupt, or a group system's ([`decode_group`]).
+/// [`Malformed`], also if it is corrupt, a group system's ([`decode_group`]), or about the path ([`decode_path`]).
 pub fn decode(bytes: &[u8], traffic_class: u8) -> Result<Datagram, Malformed> {
     let opened = Opened::read(bytes)?;
     let Opened { envelope, protocol, header_end, payload_bytes, payload_check } = opened;
@@ -192,7 +198,7 @@ pub fn decode(bytes: &[u8], traffic_class: u8) -> Result<Datagram, Malformed> {
             left => Err(Malformed::SegmentLength { claimed: 0, left }),
         };
     }
-    if let Kind::Group(_) = envelope.kind {
+    if matches!(envelope.kind, Kind::Group(_) | Kind::Path) {
         return Err(Malformed::OverlayKind(envelope.kind.number()));
     }
     let l4_bytes = header_end - BYTES as usize + payload_bytes;
@@ -216,6 +222,44 @@ pub fn decode(bytes: &[u8], traffic_class: u8) -> Result<Datagram, Malformed> {
         return Err(Malformed::Damaged("the payload"));
     }
     Ok(Datagram { envelope, packet: Some(packet), payload })
+}
+
+/// Appends a [`Kind::Path`] datagram: a message about the path with what follows its head. `envelope` has the other fields.
+pub fn encode_path(envelope: Envelope, message: &PathMessage, rest: &[u8], out: &mut Vec<u8>) {
+    let start = out.len();
+    let envelope = Envelope { kind: Kind::Path, ..envelope };
+    envelope.put(0, HEAD_BYTES as u8, rest.len() as u16, out);
+    out.put_u32(crc32c(0, rest));
+    message.encode(out);
+    seal(&mut out[start..]);
+    out.extend_from_slice(rest);
+}
+
+/// Whether a datagram may be of [`Kind::Path`], by its first bytes.
+#[must_use]
+pub fn is_path(bytes: &[u8]) -> bool {
+    bytes.starts_with(&[VERSION, PATH])
+}
+
+/// Decodes a [`Kind::Path`] datagram. The range is that of what follows the message's head.
+///
+/// # Errors
+/// [`Malformed`], also if it is of another kind.
+pub fn decode_path(bytes: &[u8]) -> Result<(Envelope, PathMessage, Range<usize>), Malformed> {
+    let opened = Opened::read(bytes)?;
+    let Opened { envelope, header_end, payload_bytes, payload_check, .. } = opened;
+    if envelope.kind != Kind::Path || header_end != BYTES as usize + HEAD_BYTES {
+        return Err(Malformed::OverlayKind(envelope.kind.number()));
+    }
+    let payload = header_end..bytes.len();
+    if payload.len() != payload_bytes {
+        return Err(Malformed::SegmentLength { claimed: payload_bytes, left: payload.len() });
+    }
+    if crc32c(0, &bytes[payload.clone()]) != payload_check {
+        return Err(Malformed::Damaged("the payload"));
+    }
+    let (message, _) = PathMessage::decode(&bytes[BYTES as usize..])?;
+    Ok((envelope, message, payload))
 }
 
 /// Decodes the header of a packet's datagram, of which `bytes` need hold no more. `None`: it is of another kind.
@@ -298,6 +342,7 @@ impl Kind {
             Self::Packet => 0,
             Self::Hello => 1,
             Self::Group(system) => system,
+            Self::Path => PATH,
         }
     }
 }
@@ -321,6 +366,7 @@ impl Opened {
         let kind = match reader.u8()? {
             0 => Kind::Packet,
             1 => Kind::Hello,
+            PATH => Kind::Path,
             system if GROUP_KINDS.contains(&system) => Kind::Group(system),
             other => return Err(Malformed::OverlayKind(other)),
         };

@@ -15,7 +15,7 @@
 //! 48: milliseconds since its receipt (32 bits)  52: random number (64 bits)
 //! 60: proof of the ticket's secret, a tag of bytes 0 to 59
 //!
-//! Sealed in place of a packet (54 bytes): 0, 1, a ticket of 20 bytes, its secret of 32 bytes
+//! Sealed in place of a packet: 0, 1, a ticket of 20 bytes, its secret of 32 bytes; or 0, 2, and a message about the path
 //! ```
 //!
 //! A sealed packet is exactly as long as the same packet with the plain envelope of [`crate::overlay`]: 14 clear bytes, 2 sealed
@@ -29,6 +29,7 @@ use rackweave_core::{Header as _, HostId, Packet};
 
 use crate::homa::Layout;
 use crate::malformed::{Malformed, Put, Reader};
+use crate::path::PathMessage;
 use crate::{Header, Ports, frame};
 
 /// The first byte of these datagrams; the overlay's plain ones begin with another.
@@ -385,6 +386,25 @@ pub fn decode_grant(bytes: &[u8]) -> Option<(Ticket, [u8; SECRET_BYTES])> {
     ticket.copy_from_slice(&bytes[INNER_BYTES..INNER_BYTES + TICKET_BYTES]);
     secret.copy_from_slice(&bytes[INNER_BYTES + TICKET_BYTES..]);
     (bytes[..INNER_BYTES] == [0, GRANT]).then(|| (Ticket::decode(&ticket), secret))
+}
+
+/// The second byte of sealed bytes that hold a [`PathMessage`].
+const PATH: u8 = 2;
+
+/// Appends what is sealed of a message about the path, up to its head's end.
+pub fn encode_path(message: &PathMessage, out: &mut Vec<u8>) {
+    out.extend_from_slice(&[0, PATH]);
+    message.encode(out);
+}
+
+/// Decodes a message about the path with the range of what follows its head; `None` if something else was sealed.
+#[must_use]
+pub fn decode_path(bytes: &[u8]) -> Option<Result<(PathMessage, Range<usize>), Malformed>> {
+    let message = bytes.strip_prefix(&[0, PATH])?;
+    Some(
+        PathMessage::decode(message)
+            .map(|(message, rest)| (message, rest.start + INNER_BYTES..rest.end + INNER_BYTES)),
+    )
 }
 
 /// Decodes what was sealed in a datagram of `datagram_bytes` with this traffic class. Source and destination are zero.

@@ -15,6 +15,7 @@ mod imaging;
 mod labels;
 mod labels_ways;
 mod paper;
+mod paths;
 mod reduce;
 mod reducing;
 mod rpc;

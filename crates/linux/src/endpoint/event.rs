@@ -70,6 +70,32 @@ pub enum Event {
     /// A peer cannot be talked to because its key differs. The peer's report is not authentic, so this is reported only when the
     /// peer has not answered otherwise; the peer's messages then wait for the transport's timeout, unless cancelled.
     KeyMismatch { peer: HostId, why: KeyMismatch },
+    /// The length of packets that arrive at a peer has changed.
+    PathMtu { peer: HostId, change: PathChange },
+}
+
+/// Packets of one length do not arrive at a peer though shorter ones do, or arrive again. Nothing is to be done about it: what is longer
+/// is sent in fragments, which costs processor time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PathChange {
+    /// The length of the packets, with the headers of IP and UDP.
+    pub packet_bytes: usize,
+    /// The longest packets that are sent from now on; `None` if there is no limit any more.
+    pub limit: Option<usize>,
+}
+
+impl std::fmt::Display for PathChange {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let Self { packet_bytes, limit } = self;
+        match limit {
+            Some(limit) => write!(
+                f,
+                "packets of {packet_bytes} bytes do not arrive, and shorter ones do: they are sent in fragments of at most {limit} bytes. A \
+                 link on the path has a smaller MTU than this host's"
+            ),
+            None => write!(f, "packets of {packet_bytes} bytes arrive again"),
+        }
+    }
 }
 
 /// How the keys of this host and of a peer differ.
@@ -97,7 +123,7 @@ impl Event {
             | Self::Readable { peer, id, .. }
             | Self::Written { peer, id, .. }
             | Self::Closed { peer, id } => Some((peer, MessageId(id.0 | 1))),
-            Self::PeerRestarted { .. } | Self::KeyMismatch { .. } => None,
+            Self::PeerRestarted { .. } | Self::KeyMismatch { .. } | Self::PathMtu { .. } => None,
         }
     }
 }
@@ -140,6 +166,8 @@ pub struct Stats {
     /// Packets dropped that would have begun a message of a peer, because the transport had no room for it, or none to
     /// remember it after its end. Their senders send them again.
     pub not_admitted: u64,
+    /// Datagrams that were sent in fragments, because they do not arrive in one piece.
+    pub fragmented: u64,
     /// Restarts of peers.
     pub restarts: u64,
     /// System calls that sent datagrams.

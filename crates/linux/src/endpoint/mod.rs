@@ -5,9 +5,11 @@ pub mod config;
 mod early;
 mod event;
 mod events;
+mod fragments;
 mod ids;
 mod incoming;
 mod outgoing;
+mod path;
 mod peers;
 mod receive;
 mod secure;
@@ -28,8 +30,9 @@ use rackweave_transport::Machine;
 use rackweave_wire::homa::Layout;
 
 pub use self::config::{EndpointConfig, Network, Peers};
-pub use self::event::{EndpointError, Event, KeyMismatch, SendError, Stats};
+pub use self::event::{EndpointError, Event, KeyMismatch, PathChange, SendError, Stats};
 use self::events::Events;
+use self::fragments::Reassembly;
 pub(crate) use self::ids::{Ids, first_id};
 use self::incoming::Incoming;
 use self::outgoing::Outgoing;
@@ -42,9 +45,6 @@ use crate::sys::UdpSocket;
 
 /// The interval at which incoming messages that the machine has dropped are freed.
 const SWEEP: Span = Span::from_secs(1);
-
-/// The interval at which cancelled messages are checked for having been sent.
-const CANCELLED_CHECK: Span = Span::from_ms(10);
 
 /// [`Endpoint::finish`] ends after no activity for this long. The value is our choice: several times the delay after
 /// which transports ask for an acknowledgement.
@@ -117,6 +117,10 @@ pub struct Endpoint<P = UdpSocket> {
     secure: Option<Box<Secure>>,
     outgoing: Outgoing,
     incoming: Incoming,
+    reassembly: Reassembly,
+    /// Numbers of the next probe of a path, and of the next datagram in fragments.
+    probe_number: u32,
+    fragment_number: u32,
     events: Events,
     /// When the link will have sent everything that was passed to the kernel.
     link_free: Time,
@@ -128,8 +132,6 @@ pub struct Endpoint<P = UdpSocket> {
     sweep_at: Time,
     /// Cancelled messages of which the machine still sends packets.
     leaving: BTreeSet<(HostId, MessageId)>,
-    /// When `leaving` is next examined.
-    leaving_at: Time,
     ids: Ids,
     stats: Stats,
 }
@@ -216,13 +218,16 @@ impl<P: Platform> Endpoint<P> {
             secure: Secure::new(&config, has_aes),
             outgoing: Outgoing::default(),
             incoming: Incoming::new(config.receive_bytes),
+            reassembly: Reassembly::default(),
+            probe_number: 0,
+            // Fragments of an earlier start of this host may still be waited for.
+            fragment_number: platform.random() as u32,
             events: Events::default(),
             link_free: Time::ZERO,
             idle: true,
             restarted: false,
             sweep_at: Time::ZERO,
             leaving: BTreeSet::new(),
-            leaving_at: Time::ZERO,
             ids: Ids::at(&mut platform),
             driver: Driver::new(config.clock, platform),
             stats: Stats::default(),
@@ -270,7 +275,7 @@ impl<P: Platform> Endpoint<P> {
     /// Bytes buffered for sending, and for receiving.
     #[must_use]
     pub const fn memory(&self) -> (u64, u64) {
-        (self.outgoing.bytes(), self.incoming.bytes())
+        (self.outgoing.bytes(), self.incoming.bytes() + self.reassembly.bytes() as u64)
     }
 
     /// The messages that have arrived partly, each with the number of its bytes that were stored.
@@ -360,7 +365,6 @@ impl<P: Platform> Endpoint<P> {
         for id in [request, request.response()] {
             if self.machine.is_leaving(peer, id) {
                 self.leaving.insert((peer, id));
-                self.leaving_at = now + CANCELLED_CHECK;
             }
         }
         self.forget(peer, id);
@@ -469,24 +473,17 @@ impl<P: Platform> Endpoint<P> {
         self.config.busy_poll
     }
 
+    /// Whether there is nothing that [`Endpoint::sweep`] might free.
+    fn is_swept(&self) -> bool {
+        self.incoming.is_empty() && self.reassembly.bytes() == 0
+    }
+
     /// Frees incoming messages that the machine has dropped without an event.
     fn sweep(&mut self, now: Time, all: bool) {
         let machine = &self.machine;
         self.incoming.sweep(all, |peer, id| machine.is_arriving(peer, id));
+        self.reassembly.expire(now);
         self.sweep_at = now + SWEEP;
-    }
-
-    /// Frees cancelled messages of which the machine sends nothing any more.
-    fn free_cancelled(&mut self, now: Time) {
-        let (machine, outgoing) = (&self.machine, &mut self.outgoing);
-        self.leaving.retain(|&(peer, id)| {
-            let leaves = machine.is_leaving(peer, id);
-            if !leaves {
-                outgoing.remove(peer, id);
-            }
-            leaves
-        });
-        self.leaving_at = now + CANCELLED_CHECK;
     }
 
     /// To be called after each call of the machine that may produce packets or events.
@@ -494,6 +491,10 @@ impl<P: Platform> Endpoint<P> {
         self.idle = false;
         while let Some(event) = self.machine.poll_event() {
             self.on_event(event);
+        }
+        while let Some((peer, id)) = self.machine.poll_left() {
+            self.leaving.remove(&(peer, id));
+            self.outgoing.remove(peer, id);
         }
     }
 

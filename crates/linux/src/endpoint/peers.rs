@@ -16,6 +16,7 @@ use siphasher::sip::SipHasher24;
 
 use super::config::{FIRST_GUEST, Network, Peers};
 use super::event::KeyMismatch;
+use super::path::PathMtu;
 use crate::sys::Path;
 
 /// The most packets that wait for a peer's incarnation; more are dropped, and the transport retransmits them.
@@ -36,6 +37,10 @@ const MAX_GUESTS: usize = 1 << 16;
 /// At that limit, guests are removed that were silent for this long, which exceeds every transport's timeout for a
 /// silent peer.
 const GUEST_IDLE: Span = Span::from_secs(60);
+
+/// After this long without a packet in either direction, the sessions with a peer are dropped. The value is ours: several times
+/// [`rackweave_crypt::RENEW_AFTER`], so that only peers are concerned whose session would be renewed anyway.
+const IDLE: Span = Span::from_secs(600);
 
 /// The key of a host's incarnations, chosen at its start.
 #[derive(Clone, Copy, Debug)]
@@ -87,6 +92,10 @@ pub(super) struct Peer {
     pub(super) mismatch: Option<KeyMismatch>,
     /// When the next HELLO is due, and the interval after it.
     hello: Option<(Time, Span)>,
+    /// The length of datagrams that arrive at it.
+    pub(super) path_mtu: PathMtu,
+    /// When a packet was last sent to it or received from it.
+    pub(super) used: Time,
 }
 
 impl Peer {
@@ -103,6 +112,8 @@ impl Peer {
             association: Association::default(),
             mismatch: None,
             hello: None,
+            path_mtu: PathMtu::default(),
+            used: Time::ZERO,
         }
     }
 }
@@ -120,6 +131,18 @@ impl Peer {
         }
         self.held.push_back((*packet, early));
         true
+    }
+
+    /// Frees what can be made again when the peer is used again: sessions, what is known of the path, and the rooms of empty queues. Its
+    /// number, address and incarnation stay, since the number is known to the application.
+    fn release(&mut self) {
+        if self.is_asked() || !self.held.is_empty() {
+            return;
+        }
+        self.held = VecDeque::new();
+        self.idempotent = FxHashSet::default();
+        self.path_mtu = PathMtu::default();
+        self.association.release();
     }
 
     /// Drops the held packets that were sent early.
@@ -168,8 +191,12 @@ pub(super) struct PeerTable {
     swept: Option<Time>,
     /// Peers to which HELLOs are sent until they answer, by the time of the next one.
     pending_hellos: BTreeSet<(Time, HostId)>,
+    /// Peers whose path is being probed, by the time of the next step.
+    pending_probes: BTreeSet<(Time, HostId)>,
     /// Peers that have not answered and whose key differs, as they have reported.
     mismatches: VecDeque<(HostId, KeyMismatch)>,
+    /// When what idle peers hold was last freed.
+    released: Time,
 }
 
 impl PeerTable {
@@ -185,7 +212,9 @@ impl PeerTable {
             guests: 0,
             swept: None,
             pending_hellos: BTreeSet::new(),
+            pending_probes: BTreeSet::new(),
             mismatches: VecDeque::new(),
+            released: Time::ZERO,
         };
         match peers {
             Peers::Direct { hosts, allow } => {
@@ -446,9 +475,31 @@ impl PeerTable {
         due
     }
 
-    /// When the next HELLO is due.
+    /// Frees what peers hold with which nothing was exchanged for [`IDLE`]. All peers are visited, but no more often than that.
+    pub(super) fn release_idle(&mut self, now: Time) {
+        if now.since(self.released) < IDLE {
+            return;
+        }
+        self.released = now;
+        let idle = self.peers.values_mut().filter(|peer| now.since(peer.used) >= IDLE);
+        idle.for_each(Peer::release);
+    }
+
+    /// Arranges the next step in probing the path to a peer.
+    pub(super) fn probe_at(&mut self, host: HostId, due: Option<Time>) {
+        self.pending_probes.extend(due.map(|at| (at, host)));
+    }
+
+    /// The next peer whose path is to be probed now.
+    pub(super) fn next_probe(&mut self, now: Time) -> Option<HostId> {
+        let (at, _) = self.pending_probes.first()?;
+        (*at <= now).then(|| self.pending_probes.pop_first().map(|(_, host)| host)).flatten()
+    }
+
+    /// When the next HELLO or probe of a path is due.
     pub(super) fn next_due(&self) -> Option<Time> {
-        self.pending_hellos.first().map(|(at, _)| *at)
+        let first = |times: &BTreeSet<(Time, HostId)>| times.first().map(|(at, _)| *at);
+        first(&self.pending_hellos).into_iter().chain(first(&self.pending_probes)).min()
     }
 }
 
@@ -589,6 +640,37 @@ mod tests {
         }
         assert!(!table.hold(at(2000), packet));
         assert_eq!(table.due(at(2000)), [HOST]);
+    }
+
+    #[test]
+    fn what_an_idle_peer_holds_is_freed_and_its_number_stays() {
+        let mut table = table();
+        let header = rackweave_wire::datagram::Header {
+            id: rackweave_wire::Id64::new(2),
+            message_length: 1,
+            offset: 0,
+            len: 1,
+        };
+        let packet = Packet::new(HostId(0), HOST, 100, Header::Datagram(header));
+        assert!(table.hold(at(0), packet));
+        assert_eq!(table.on_incarnation(at(1), HOST, 10, true), Incarnation::Current);
+        assert_eq!(table.release(HOST).count(), 1);
+        let peer = table.get_mut(HOST).unwrap();
+        peer.used = at(700_000);
+        assert!(peer.path_mtu.on_send(at(2), 1440));
+        // Used a second before, it keeps what it has; ten minutes later it does not.
+        table.release_idle(at(701_000));
+        assert!(table.get(HOST).unwrap().path_mtu.due().is_some());
+        table.release_idle(at(1_300_500));
+        assert!(table.get(HOST).unwrap().path_mtu.due().is_some(), "not before ten minutes");
+        table.release_idle(at(1_301_000));
+        let peer = table.get(HOST).unwrap();
+        assert!(peer.path_mtu.due().is_none() && peer.held.capacity() == 0);
+        assert_eq!((peer.incarnation, table.at(address(1).into())), (Some(10), Some(HOST)));
+        // What waits is not dropped.
+        assert!(table.hold(at(1_302_000), packet));
+        table.release_idle(at(9_000_000));
+        assert!(table.get(HOST).is_some_and(|peer| !peer.held.is_empty()));
     }
 
     /// Each HELLO costs the same however many peers have not answered: a scan of all of them at each one would take minutes.

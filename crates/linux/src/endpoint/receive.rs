@@ -1,7 +1,9 @@
 //! Receiving: datagrams from the socket to the machine.
 
 use rackweave_core::{HostId, Node as _, Packet, Placement, Span, Time, Transport as _};
-use rackweave_wire::{Header, overlay, secure};
+use rackweave_wire::overlay::{self, Envelope};
+use rackweave_wire::path::PathMessage;
+use rackweave_wire::{Header, secure};
 
 use super::peers::{Incarnation, Origin};
 use super::{Endpoint, Event};
@@ -11,9 +13,19 @@ use crate::sys::{Path, ReceiveBatch};
 /// The least interval between attempts to free memory when there is no room for a packet.
 const MAKE_ROOM: Span = Span::from_ms(100);
 
+/// What follows the envelope of a datagram.
+enum Content<'a> {
+    Hello,
+    /// A packet and its payload.
+    Packet(Packet<Header>, &'a [u8]),
+    /// A message about the path, what follows its head, and the traffic class.
+    Path(PathMessage, &'a [u8], u8),
+}
+
 impl<P: Platform> Endpoint<P> {
     /// Handles the datagrams of one call to receive.
     pub(super) fn handle_received(&mut self, now: Time, batch: &ReceiveBatch) {
+        self.machine.arrived_until(self.driver.emptied_at());
         for datagram in batch.datagrams() {
             self.stats.received += 1;
             if !self.peers.admits(datagram.from) {
@@ -28,16 +40,31 @@ impl<P: Platform> Endpoint<P> {
                 self.handle_keyless(datagram.path(), datagram.bytes);
                 continue;
             }
-            let Ok(read) = overlay::decode(datagram.bytes, datagram.traffic_class) else {
+            let class = datagram.traffic_class;
+            if overlay::is_path(datagram.bytes) {
+                match overlay::decode_path(datagram.bytes) {
+                    Ok((envelope, message, rest)) => {
+                        let rest = &datagram.bytes[rest];
+                        let content = Content::Path(message, rest, class);
+                        self.handle_datagram(now, datagram.path(), envelope, content);
+                    }
+                    Err(_) => self.stats.malformed += 1,
+                }
+                continue;
+            }
+            let Ok(read) = overlay::decode(datagram.bytes, class) else {
                 self.stats.malformed += 1;
                 continue;
             };
-            self.handle_datagram(now, datagram.path(), &read, datagram.bytes);
+            let content = match read.packet {
+                Some(packet) => Content::Packet(packet, &datagram.bytes[read.payload]),
+                None => Content::Hello,
+            };
+            self.handle_datagram(now, datagram.path(), read.envelope, content);
         }
     }
 
-    fn handle_datagram(&mut self, now: Time, from: Path, read: &overlay::Datagram, bytes: &[u8]) {
-        let envelope = read.envelope;
+    fn handle_datagram(&mut self, now: Time, from: Path, envelope: Envelope, content: Content<'_>) {
         let to_us = envelope.dst == self.config.host;
         let (known, ours) = match self.peers.origin(from, envelope.src, to_us) {
             Origin::Peer(host, ours) => (Some(host), ours),
@@ -60,7 +87,8 @@ impl<P: Platform> Endpoint<P> {
             self.stats.foreign += 1;
             return;
         };
-        match self.peers.on_incarnation(now, peer, envelope.from, read.packet.is_none()) {
+        match self.peers.on_incarnation(now, peer, envelope.from, matches!(content, Content::Hello))
+        {
             Incarnation::Current => {}
             Incarnation::New => {
                 self.on_restart(now, peer);
@@ -79,8 +107,12 @@ impl<P: Platform> Endpoint<P> {
         for packet in self.peers.release(peer) {
             self.queue(now, packet);
         }
-        if let Some(packet) = read.packet {
-            self.deliver(now, peer, packet, &bytes[read.payload.clone()]);
+        match content {
+            Content::Hello => {}
+            Content::Packet(packet, payload) => self.deliver(now, peer, packet, payload),
+            Content::Path(message, rest, class) => {
+                self.on_plain_path(now, peer, envelope, (message, rest), class);
+            }
         }
     }
 
@@ -102,6 +134,9 @@ impl<P: Platform> Endpoint<P> {
         payload: &[u8],
     ) {
         (packet.src, packet.dst) = (peer, self.config.host);
+        if let Some(known) = self.peers.get_mut(peer) {
+            known.used = now;
+        }
         let message = packet.header.message_bytes();
         let sent = packet.payload();
         if let Some(slice) = sent

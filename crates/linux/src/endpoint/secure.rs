@@ -238,11 +238,24 @@ impl<P: Platform> Endpoint<P> {
         if let Some((name, secret)) = wire::decode_grant(opened.bytes) {
             return self.on_grant(host, name, secret);
         }
-        let bytes = datagram.bytes.len();
-        match wire::decode_inner(opened.bytes, bytes, datagram.traffic_class) {
-            Ok(Some((packet, payload))) => {
-                self.deliver(now, host, packet, &opened.bytes[payload]);
+        let class = datagram.traffic_class;
+        match wire::decode_path(opened.bytes) {
+            None => self.open_inner(now, host, opened.bytes, class),
+            Some(Ok((message, rest))) => {
+                let whole = self.on_path(now, host, message, &opened.bytes[rest], class);
+                if let Some((whole, class)) = whole {
+                    self.open_inner(now, host, &whole, class);
+                }
             }
+            Some(Err(_)) => self.stats.malformed += 1,
+        }
+    }
+
+    /// Delivers a packet that was sealed, in one datagram or in fragments.
+    fn open_inner(&mut self, now: Time, host: HostId, bytes: &[u8], class: u8) {
+        let datagram_bytes = CLEAR_BYTES + bytes.len() + wire::TAG_BYTES;
+        match wire::decode_inner(bytes, datagram_bytes, class) {
+            Ok(Some((packet, payload))) => self.deliver(now, host, packet, &bytes[payload]),
             Ok(None) => {}
             Err(_) => self.stats.malformed += 1,
         }
@@ -334,6 +347,7 @@ impl<P: Platform> Endpoint<P> {
     pub(super) fn queue_sealed(&mut self, now: Time, packet: Packet<Header>) {
         let host = packet.dst;
         let Some(peer) = self.peers.get_mut(host) else { return };
+        peer.used = now;
         if !peer.association.is_ready() {
             let answers = peer.association.early(now) == Early::Answers;
             if !(answers && peer.may_go_early(now, &packet)) {
@@ -351,7 +365,7 @@ impl<P: Platform> Endpoint<P> {
             self.stats.early_sent += 1;
         }
         let Some(peer) = self.peers.get_mut(host) else { return };
-        let is_old = peer.association.is_old(now);
+        let (is_old, is_ready) = (peer.association.is_old(now), peer.association.is_ready());
         if self.driver.batch().len() >= MAX_BATCH {
             self.stats.not_held += 1;
             return;
@@ -368,10 +382,21 @@ impl<P: Platform> Endpoint<P> {
         };
         let layout = self.layout;
         let class = frame::traffic_class(&packet);
-        self.push_sealed(now, host, class, |out| {
+        let write = |out: &mut Vec<u8>| {
             wire::encode_inner(&packet, layout, out);
             payload.iter().for_each(|piece| out.extend_from_slice(piece));
-        });
+        };
+        // A sealed datagram is as long as the plain one. Before there is a session no probe can be answered.
+        let bytes = self.datagram_bytes(&packet.header);
+        let limit = if is_ready { self.watch_path(now, host, bytes) } else { None };
+        match limit.filter(|limit| bytes > *limit) {
+            None => self.push_sealed(now, host, class, write),
+            Some(limit) => {
+                let mut whole = Vec::with_capacity(bytes);
+                write(&mut whole);
+                self.send_fragments(now, host, class, &whole, limit);
+            }
+        }
         if is_old {
             self.ask(now, host);
         }

@@ -47,11 +47,11 @@ impl<P: Platform> Driven<P> for Endpoint<P> {
         }
         self.poll_asks(now);
         self.report_mismatches();
-        if self.sweep_at <= now && !self.incoming.is_empty() {
+        self.peers.release_idle(now);
+        self.note_too_long(now);
+        self.poll_probes(now);
+        if self.sweep_at <= now && !self.is_swept() {
             self.sweep(now, false);
-        }
-        if self.leaving_at <= now && !self.leaving.is_empty() {
-            self.free_cancelled(now);
         }
         ControlFlow::Continue(())
     }
@@ -91,10 +91,9 @@ impl<P: Platform> Driven<P> for Endpoint<P> {
                 self.link_free.ticks().saturating_sub(self.config.run_ahead.ticks() / 2),
             )
         });
-        let sweep = (!self.incoming.is_empty()).then_some(self.sweep_at);
-        let leaving = (!self.leaving.is_empty()).then_some(self.leaving_at);
+        let sweep = (!self.is_swept()).then_some(self.sweep_at);
         let hello = self.peers.next_due().into_iter().chain(self.next_ask()).min();
-        let times = [self.machine.poll_timeout(), hello, link, sweep, leaving];
+        let times = [self.machine.poll_timeout(), hello, link, sweep];
         times.into_iter().flatten().min()
     }
 }
@@ -105,7 +104,8 @@ impl<P: Platform> Endpoint<P> {
         if self.secure.is_some() {
             return self.queue_sealed(now, packet);
         }
-        let Some(peer) = self.peers.get(packet.dst) else { return };
+        let Some(peer) = self.peers.get_mut(packet.dst) else { return };
+        peer.used = now;
         let Some(to) = peer.incarnation else {
             if !self.peers.hold(now, packet) {
                 self.stats.not_held += 1;
@@ -127,9 +127,19 @@ impl<P: Platform> Endpoint<P> {
             },
         };
         let check = payload.iter().fold(0, |check, bytes| overlay::crc32c(check, bytes));
-        let (layout, from) = (self.layout, peer.ours);
+        let (layout, from, path) = (self.layout, peer.ours, peer.path);
+        let class = frame::traffic_class(&packet);
         let write = |out: &mut Vec<u8>| overlay::encode(&packet, layout, from, to, check, out);
-        self.driver.batch().push(peer.path, frame::traffic_class(&packet), write, payload);
+        let bytes = self.datagram_bytes(&packet.header);
+        if let Some(limit) = self.watch_path(now, packet.dst, bytes)
+            && bytes > limit
+        {
+            let mut whole = Vec::with_capacity(bytes);
+            write(&mut whole);
+            payload.iter().for_each(|piece| whole.extend_from_slice(piece));
+            return self.send_fragments(now, packet.dst, class, &whole, limit);
+        }
+        self.driver.batch().push(path, class, write, payload);
     }
 
     /// Asks a peer for its incarnation.

@@ -15,7 +15,7 @@ use super::config::{Edge, SwitchConfig, SwitchError};
 use super::core::{Core, Departure};
 use super::frame::{self, Carried, Encapsulation, Rules, Unfit};
 use super::stats::Counters;
-use crate::clock::{Clock, realtime_to_monotonic_ns};
+use crate::clock::{Clock, realtime_to_boot_ns};
 use crate::endpoint::Network;
 use crate::sys::{self, Frame, FrameBatch, PacketSocket, ReceiveBatch, SendBatch, UdpSocket};
 
@@ -73,15 +73,13 @@ pub(super) struct Edges<S> {
 struct Stamps {
     clock: Clock,
     now: Time,
-    to_monotonic: i64,
+    to_boot: i64,
 }
 
 impl Stamps {
     fn receive_time(&self, realtime_ns: Option<u64>) -> Time {
         realtime_ns.map_or(self.now, |realtime| {
-            self.clock
-                .time_of_monotonic_ns(realtime.saturating_add_signed(self.to_monotonic))
-                .min(self.now)
+            self.clock.time_of_boot_ns(realtime.saturating_add_signed(self.to_boot)).min(self.now)
         })
     }
 }
@@ -182,7 +180,7 @@ impl<S: System> Edges<S> {
         now: Time,
         core: &mut Core<S>,
     ) -> Result<Time, SwitchError> {
-        let stamps = Stamps { clock, now, to_monotonic: realtime_to_monotonic_ns() };
+        let stamps = Stamps { clock, now, to_boot: realtime_to_boot_ns() };
         let mut horizon = now;
         for &host in ready {
             let last = match &self.ports[host as usize] {

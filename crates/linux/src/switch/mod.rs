@@ -273,8 +273,8 @@ impl<S: System> Switch<S> {
     fn sleep_until(&self, at: Time) {
         let request = self.clock.timespec(at);
         // A signal may end the sleep early, which is harmless.
-        let monotonic = rustix::thread::ClockId::Monotonic;
-        let _ = rustix::thread::clock_nanosleep_absolute(monotonic, &request);
+        let boot = rustix::thread::ClockId::Boottime;
+        let _ = rustix::thread::clock_nanosleep_absolute(boot, &request);
     }
 
     /// Returns all statistics. This does not disturb frames in transit.

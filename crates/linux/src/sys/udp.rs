@@ -101,6 +101,8 @@ pub struct SendBatch {
     single_until: usize,
     /// Addresses that this host does not have any more, which were the sources of datagrams.
     lost: Vec<IpAddr>,
+    /// Datagrams that were refused because they are longer than their route permits, with their lengths.
+    too_long: Vec<(Path, usize)>,
 }
 
 impl SendBatch {
@@ -135,6 +137,13 @@ impl SendBatch {
             self.clear();
         }
         Some(taken)
+    }
+
+    /// Drops the datagrams that wait, and returns their number.
+    pub fn discard(&mut self) -> usize {
+        let waiting = self.len();
+        self.clear();
+        waiting
     }
 
     fn clear(&mut self) {
@@ -211,6 +220,11 @@ impl SendBatch {
             self.lost.push(address);
         }
         true
+    }
+
+    /// Takes the path and length of a refused datagram that is longer than its route permits.
+    pub fn take_too_long(&mut self) -> Option<(Path, usize)> {
+        self.too_long.pop()
     }
 
     /// Takes an address that was the source of datagrams and that this host does not have any more: peers cannot be sent to from there.
@@ -364,8 +378,13 @@ impl UdpSocket {
                         batch.single_until =
                             batch.done + batch.train(batch.done, self.segmentation);
                     }
-                    _ => {
+                    code => {
                         let lost = batch.train(batch.done, self.segmentation);
+                        let Outgoing { to, bytes, .. } = batch.datagrams[batch.done];
+                        let is_known = batch.too_long.iter().any(|(path, _)| *path == to);
+                        if code == Some(libc::EMSGSIZE) && !is_known {
+                            batch.too_long.push((to, bytes));
+                        }
                         batch.done += lost;
                         refused += lost as u64;
                     }

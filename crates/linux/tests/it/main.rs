@@ -5,6 +5,7 @@ mod common;
 mod early;
 mod faults;
 mod hostile;
+mod idle;
 mod kernel;
 mod loopback;
 mod secure;

@@ -374,6 +374,8 @@ impl State {
     /// does not become readable.
     fn turn(&mut self, mut receive: bool) -> bool {
         self.turning = true;
+        // The transport forgets finished exchanges as of the time at which the socket was empty, which only receiving finds out.
+        receive |= self.calls.waits_for_room();
         let mut next = None;
         for _ in 0..TURNS {
             let Some(endpoint) = &mut self.endpoint else { break };
@@ -496,6 +498,10 @@ impl State {
                 let error = CallError::Key { peer: self.peer_addr(peer), why };
                 self.end_calls(peer, &error, false);
                 self.end_streams(peer, &error);
+            }
+            Event::PathMtu { peer, change } => {
+                let peer = self.peer_addr(peer);
+                tracing::warn!(node = self.number, %peer, "{change}");
             }
         }
     }

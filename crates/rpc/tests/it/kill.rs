@@ -1,5 +1,6 @@
 //! Server processes that are killed and restarted.
 
+use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
@@ -36,6 +37,13 @@ impl Server {
     }
 }
 
+impl Server {
+    fn signal(&self, name: &str) {
+        let id = self.0.id().to_string();
+        assert!(Command::new("kill").args(["-s", name, &id]).status().unwrap().success());
+    }
+}
+
 impl Drop for Server {
     fn drop(&mut self) {
         let _ = self.0.kill();
@@ -53,6 +61,7 @@ async fn server_process() {
     let node = Node::bind(config.allow("127.0.0.1".parse().unwrap())).unwrap();
     let server = node.server();
     let mut kept = Vec::new();
+    let mut executed = BTreeMap::<Vec<u8>, u32>::new();
     while let Some(incoming) = server.next().await {
         match incoming {
             // This request is never answered.
@@ -61,6 +70,14 @@ async fn server_process() {
             }
             Incoming::Request(request) if request.bytes().starts_with(b"held") => {
                 request.respond(kept.len().to_string()).await.unwrap();
+            }
+            Incoming::Request(request) if request.bytes().starts_with(b"once") => {
+                *executed.entry(request.bytes().to_vec()).or_default() += 1;
+                request.respond("done").await.unwrap_or_default();
+            }
+            Incoming::Request(request) if request.bytes().starts_with(b"most") => {
+                let most = executed.values().max().copied().unwrap_or_default();
+                request.respond(format!("{most} {}", executed.len())).await.unwrap_or_default();
             }
             // Only the restarted server answers this request.
             Incoming::Request(request) if request.bytes().starts_with(b"pid") => {
@@ -220,4 +237,69 @@ async fn a_killed_server_fails_its_streams() {
         });
     }
     all.join_all().await;
+}
+
+/// Longer than transports wait for a silent peer, and than they remember finished calls.
+const STANDSTILL: Duration = Duration::from_secs(4);
+
+#[tokio::test]
+async fn a_server_that_stands_still_for_seconds_executes_no_call_twice_and_goes_on() {
+    let mut all = JoinSet::new();
+    for (name, transport) in transports() {
+        all.spawn(async move {
+            let address = own_address();
+            let server = Server::start(name, address);
+            let here = node(&transport);
+            let (client, peer) = (here.client(), here.peer(address));
+            let first = pid(&client, peer).await;
+            let mut calls = JoinSet::<Result<rackweave_rpc::Bytes, CallError>>::new();
+            for number in 0..300 {
+                match number {
+                    100 => {
+                        while let Some(ended) = timeout(PATIENCE, calls.join_next()).await.unwrap()
+                        {
+                            assert!(ended.unwrap().is_ok(), "{name}");
+                        }
+                    }
+                    // Some calls are under way, and others begin later.
+                    120 => server.signal("STOP"),
+                    _ => {}
+                }
+                let call = client.call(peer, format!("once {number}"));
+                calls.spawn(call.deadline(Duration::from_secs(20)).into_future());
+                tokio::time::sleep(Duration::from_millis(2)).await;
+            }
+            tokio::time::sleep(STANDSTILL).await;
+            server.signal("CONT");
+            let (mut answered, mut failed) = (100, 0);
+            while let Some(ended) = timeout(PATIENCE, calls.join_next()).await.unwrap() {
+                match ended.unwrap() {
+                    Ok(_) => answered += 1,
+                    Err(error) => {
+                        let may_be_executed = matches!(
+                            error,
+                            CallError::Deadline { .. }
+                                | CallError::PeerSilent { .. }
+                                | CallError::PeerForgot { .. }
+                                | CallError::Refused { .. }
+                        );
+                        assert!(may_be_executed, "{name}: {error}");
+                        failed += 1;
+                    }
+                }
+            }
+            // The peer is not put out: it answers, and as the same process.
+            assert_eq!(pid(&client, peer).await, first, "{name}");
+            let most = client.call(peer, "most").deadline(PATIENCE).await.unwrap();
+            let most = String::from_utf8(most.to_vec()).unwrap();
+            let (most, executed) = most.split_once(' ').unwrap();
+            eprintln!("{name}: {answered} answered, {failed} failed, {executed} executed");
+            assert_eq!(most, "1", "{name}");
+            assert!(answered <= executed.parse().unwrap(), "{name}: {answered}");
+            assert_eq!(answered + failed, 300, "{name}");
+        });
+    }
+    while let Some(ended) = all.join_next().await {
+        ended.unwrap();
+    }
 }

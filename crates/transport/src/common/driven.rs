@@ -521,6 +521,10 @@ impl<S: Scheme> Transport for Driven<S> {
         self.exchanges.is_arriving(peer, id)
     }
 
+    fn arrived_until(&mut self, at: Time) {
+        self.exchanges.arrived_until(at);
+    }
+
     fn framing(&self) -> Framing {
         self.config.shared().framing()
     }

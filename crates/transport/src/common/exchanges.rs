@@ -118,6 +118,11 @@ impl<O, I> Exchanges<O, I> {
         }
     }
 
+    /// See [`rackweave_core::Transport::arrived_until`].
+    pub(crate) const fn arrived_until(&mut self, at: Time) {
+        self.finished.arrived_until(at);
+    }
+
     /// Looks up the exchange with this local id.
     #[inline]
     pub(crate) fn find(&self, peer: HostId, local: u64) -> Known {

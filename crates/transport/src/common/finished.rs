@@ -8,15 +8,25 @@ use rustc_hash::FxHashSet;
 const SETS: usize = 3;
 
 /// Ended exchanges. Each is remembered for at least the configured time, and at most for one and a half times
-/// that.
+/// that, as far as all packets that had arrived by then were handled.
 #[derive(Debug)]
 pub(crate) struct Finished {
     /// The sets, newest first.
-    sets: [FxHashSet<[u32; 3]>; SETS],
+    sets: [Set; SETS],
     /// When the newest set was started.
     since: Time,
+    least: Span,
     /// How long a set stays the newest one.
     turn: Span,
+    /// All packets that had arrived by then were handled.
+    handled: Time,
+}
+
+#[derive(Debug, Default)]
+struct Set {
+    keys: FxHashSet<[u32; 3]>,
+    /// When the last one was added.
+    last: Time,
 }
 
 const fn key(peer: HostId, local: u64) -> [u32; 3] {
@@ -27,42 +37,51 @@ impl Finished {
     /// Creates an empty memory whose entries last for at least `least`.
     pub(crate) fn new(least: Span) -> Self {
         let turn = Span::from_ticks(least.ticks().div_ceil(SETS as u64 - 1).max(1));
-        Self { sets: Default::default(), since: Time::ZERO, turn }
+        Self { sets: Default::default(), since: Time::ZERO, least, turn, handled: Time::MAX }
+    }
+
+    /// See [`rackweave_core::Transport::arrived_until`].
+    pub(crate) const fn arrived_until(&mut self, at: Time) {
+        self.handled = at;
     }
 
     /// Number of remembered exchanges.
     pub(crate) fn len(&self) -> usize {
-        self.sets.iter().map(FxHashSet::len).sum()
+        self.sets.iter().map(|set| set.keys.len()).sum()
     }
 
     /// Whether an exchange is remembered.
     #[inline]
     pub(crate) fn contains(&self, peer: HostId, local: u64) -> bool {
         let key = key(peer, local);
-        self.sets.iter().any(|set| !set.is_empty() && set.contains(&key))
+        self.sets.iter().any(|set| !set.keys.is_empty() && set.keys.contains(&key))
     }
 
     /// Remembers an exchange that has ended.
     pub(crate) fn insert(&mut self, now: Time, peer: HostId, local: u64) {
         self.forget(now);
-        self.sets[0].insert(key(peer, local));
+        // While packets wait that were not handled, the oldest set stays, and the newest one grows.
+        if now.since(self.since) >= self.turn && self.sets[SETS - 1].keys.is_empty() {
+            self.sets.rotate_right(1);
+            self.since = now;
+        }
+        let newest = &mut self.sets[0];
+        newest.keys.insert(key(peer, local));
+        newest.last = now;
     }
 
     /// Drops the sets that have expired.
     #[inline]
     pub(crate) fn forget(&mut self, now: Time) {
-        let turns = now.since(self.since).ticks() / self.turn.ticks();
-        if turns == 0 {
-            return;
+        let handled = now.min(self.handled);
+        for set in &mut self.sets {
+            if !set.keys.is_empty() && handled.since(set.last) >= self.least {
+                // The allocation is kept unless it is far larger than needed.
+                let len = set.keys.len();
+                set.keys.clear();
+                set.keys.shrink_to(len);
+            }
         }
-        for _ in 0..turns.min(SETS as u64) {
-            self.sets.rotate_right(1);
-            // The allocation is kept unless it is far larger than needed.
-            let len = self.sets[0].len();
-            self.sets[0].clear();
-            self.sets[0].shrink_to(len);
-        }
-        self.since = now;
     }
 }
 
@@ -95,6 +114,26 @@ mod tests {
         finished.forget(Time::ZERO + Span::from_ms(199));
         assert!(finished.contains(HostId(1), 1));
         finished.forget(Time::ZERO + Span::from_secs(10));
+        assert_eq!(finished.len(), 0);
+    }
+
+    /// A process stood still for ten seconds: what waits for it must find what it remembered before.
+    #[test]
+    fn nothing_is_forgotten_while_packets_wait() {
+        let at = |ms| Time::ZERO + Span::from_ms(ms);
+        let mut finished = Finished::new(Span::from_ms(200));
+        finished.arrived_until(at(5));
+        finished.insert(at(10), HostId(1), 2);
+        for n in 0..50 {
+            finished.insert(at(10_000 + n * 100), HostId(2), n * 2);
+            assert!(finished.contains(HostId(1), 2), "{n}");
+        }
+        finished.arrived_until(at(10_100));
+        finished.forget(at(15_000));
+        assert!(!finished.contains(HostId(1), 2) || finished.contains(HostId(2), 0));
+        assert!(finished.contains(HostId(2), 98));
+        finished.arrived_until(at(15_100));
+        finished.forget(at(15_200));
         assert_eq!(finished.len(), 0);
     }
 }

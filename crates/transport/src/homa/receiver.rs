@@ -79,7 +79,14 @@ impl Host {
                     && id <= peer.floor
                     && tick < peer.floor_until
                 {
-                    self.send_control(from, id, header.one_way, Body::Unknown);
+                    // The sender cannot tell UNKNOWN from an answer to what it has asked before, and would begin the message again.
+                    // An acknowledgement refuses a request for good, as that of one which is remembered as finished;
+                    // of a one-way message it would say that it has arrived (our choice: the module has no refusal).
+                    if header.one_way {
+                        self.send_control(from, id, true, Body::Unknown);
+                    } else {
+                        self.send_ack(from, id, false);
+                    }
                     return None;
                 }
             }

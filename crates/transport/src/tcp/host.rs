@@ -54,6 +54,8 @@ pub struct Host {
     submitted: FxHashMap<(HostId, MessageId), u32>,
     /// Cancelled messages of which bytes are left in a stream.
     leaving: FxHashSet<(HostId, MessageId)>,
+    /// Those of which nothing is to be sent any more, until they are polled.
+    left: VecDeque<(HostId, MessageId)>,
     /// Delivered requests that are not answered, with the slots of their connections.
     requests: FxHashMap<(HostId, MessageId), u32>,
     /// Connections with a segment without data to send, in round-robin order. Those with data have a list of
@@ -65,6 +67,8 @@ pub struct Host {
     /// of TIME-WAIT, RFC 9293, 3.6.1). A restarted client reuses its ports, so that several connections with
     /// one key can end while duplicates of their segments are in flight.
     ended: TimeWait<(Key, u32), ()>,
+    /// See [`Transport::arrived_until`].
+    handled: Time,
     /// The slots of streams, by their (even) ids.
     pub(super) streams: FxHashMap<(HostId, MessageId), u32>,
     /// The last segments of closed connections of streams.
@@ -93,11 +97,13 @@ impl Host {
             pools: FxHashMap::default(),
             submitted: FxHashMap::default(),
             leaving: FxHashSet::default(),
+            left: VecDeque::new(),
             requests: FxHashMap::default(),
             control: VecDeque::new(),
             data: VecDeque::new(),
             strays: VecDeque::new(),
             ended: TimeWait::new(),
+            handled: Time::MAX,
             streams: FxHashMap::default(),
             time_wait: TimeWait::new(),
             timers: super::timers::Timers::default(),
@@ -252,7 +258,9 @@ impl Host {
         let peer = connection.key.peer;
         while let Some(message) = connection.sender.pop_acked() {
             if message.cancelled {
-                self.leaving.remove(&(peer, message.id));
+                if self.leaving.remove(&(peer, message.id)) {
+                    self.left.push_back((peer, message.id));
+                }
             } else {
                 if message.kind != Kind::Request {
                     self.submitted.remove(&(peer, message.id));
@@ -329,7 +337,7 @@ impl Host {
         }
         if connection.role == Role::Server {
             let ended = (connection.key, connection.peer_start());
-            self.ended.insert(now, ended, (), &self.config);
+            self.ended.insert((now, self.handled(now)), ended, (), &self.config);
         }
         if connection.stream.is_some() {
             return self.fail_stream(&connection, reason);
@@ -337,7 +345,9 @@ impl Host {
         let mut failed = Vec::new();
         for message in connection.sender.drain() {
             if message.cancelled {
-                self.leaving.remove(&(peer, message.id));
+                if self.leaving.remove(&(peer, message.id)) {
+                    self.left.push_back((peer, message.id));
+                }
             } else {
                 failed.push(message.id);
             }
@@ -397,7 +407,12 @@ impl Host {
     }
 
     pub(super) fn remember_closed(&mut self, now: Time, key: Key, last: Header) {
-        self.time_wait.insert(now, key, last, &self.config);
+        self.time_wait.insert((now, self.handled(now)), key, last, &self.config);
+    }
+
+    /// The time by which all segments that had arrived were handled.
+    pub(super) fn handled(&self, now: Time) -> Time {
+        now.min(self.handled)
     }
 
     /// Handles a segment of an unknown connection, which may open it.
@@ -414,7 +429,7 @@ impl Host {
             self.reset(key, header);
             return None;
         }
-        if self.ended.contains(now, &(key, header.ack), &self.config) {
+        if self.ended.contains(self.handled(now), &(key, header.ack), &self.config) {
             return None;
         }
         let slot = self.insert(Connection::server(now, key, header.ack, &self.config));
@@ -642,6 +657,14 @@ impl Transport for Host {
 
     fn is_leaving(&self, peer: HostId, id: MessageId) -> bool {
         self.leaving.contains(&(peer, id))
+    }
+
+    fn poll_left(&mut self) -> Option<(HostId, MessageId)> {
+        self.left.pop_front()
+    }
+
+    fn arrived_until(&mut self, at: Time) {
+        self.handled = at;
     }
 
     fn peer_restarted(&mut self, now: Time, peer: HostId) {

@@ -322,7 +322,9 @@ impl Host {
         if header.flags & (flags::RST | flags::SYN) != 0 {
             return false;
         }
-        let Some(&last) = self.time_wait.get(now, &key, self.config()) else { return false };
+        let Some(&last) = self.time_wait.get(self.handled(now), &key, self.config()) else {
+            return false;
+        };
         // An acknowledgement without data needs no answer.
         if !matches!(header.body, Body::Ack { .. }) {
             self.stray(key, last);

@@ -38,11 +38,18 @@ impl<K: Copy + Eq + Hash, V> TimeWait<K, V> {
     }
 
     /// Keeps a value for [`linger`]. The oldest one goes if there are as many as a host may have connections. What has
-    /// expired is removed here, so that its memory stays until the next connection ends, but it is not found any more.
-    pub(super) fn insert(&mut self, now: Time, key: K, value: V, config: &Config) {
+    /// expired is removed here, so that its memory stays until the next connection ends, but it is not found any more. All
+    /// segments that had arrived by `handled` were handled.
+    pub(super) fn insert(
+        &mut self,
+        (now, handled): (Time, Time),
+        key: K,
+        value: V,
+        config: &Config,
+    ) {
         let kept = linger(config);
         while let Some(&(at, oldest)) = self.by_age.front()
-            && (now.since(at) > kept || self.by_age.len() >= config.max_connections as usize)
+            && (handled.since(at) > kept || self.by_age.len() >= config.max_connections as usize)
         {
             self.by_age.pop_front();
             if self.values.get(&oldest).is_some_and(|value| value.0 == at) {
@@ -73,24 +80,24 @@ mod tests {
         assert_eq!(kept, Span::from_ms(16 * 100));
         let at = |ms| Time::ZERO + Span::from_ms(ms);
         let mut ended = TimeWait::new();
-        ended.insert(at(0), 1, 'a', &config);
-        ended.insert(at(1), 2, 'b', &config);
-        ended.insert(at(2), 1, 'c', &config);
+        ended.insert((at(0), at(0)), 1, 'a', &config);
+        ended.insert((at(1), at(1)), 2, 'b', &config);
+        ended.insert((at(2), at(2)), 1, 'c', &config);
         // The first entry goes, but not the key's second one.
-        ended.insert(at(3), 3, 'd', &config);
+        ended.insert((at(3), at(3)), 3, 'd', &config);
         assert_eq!(
             [1, 2, 3].map(|key| ended.get(at(3), &key, &config).copied()),
             [Some('c'), Some('b'), Some('d')]
         );
-        ended.insert(at(4), 4, 'e', &config);
+        ended.insert((at(4), at(4)), 4, 'e', &config);
         assert_eq!((ended.get(at(4), &2, &config), ended.len()), (None, 3));
         let now = at(4) + kept;
-        ended.insert(now, 5, 'f', &config);
+        ended.insert((now, now), 5, 'f', &config);
         assert_eq!((ended.get(now, &3, &config), ended.get(now, &4, &config)), (None, Some(&'e')));
         // Nothing is inserted when the time is over.
         let now = at(5) + kept;
         assert_eq!((ended.get(now, &4, &config), ended.get(now, &5, &config)), (None, Some(&'f')));
-        ended.insert(now, 6, 'g', &config);
+        ended.insert((now, now), 6, 'g', &config);
         assert_eq!((ended.get(now, &5, &config), ended.len()), (Some(&'f'), 2));
     }
 }

@@ -260,6 +260,30 @@ pub(crate) fn what_a_silent_peer_began_is_forgotten<S: DrivenSubject>() {
     assert_eq!(events(&mut network), [""; 0]);
 }
 
+/// A process stands still for a minute, while a copy of a message that it has received, and first packets of others, wait in its socket.
+pub(crate) fn what_waits_for_a_host_that_stood_still_is_not_delivered_again<S: DrivenSubject>() {
+    let mut host = Driven::<S>::new(HostId(0), usual::<S>().into());
+    let arrive = |host: &mut Driven<S>, now, n| {
+        let _ = host.handle_packet(now, 0, &forged::<S>(id(n), S::data(100, 0, 100)));
+        let events = std::iter::from_fn(|| host.poll_event());
+        events.filter(|event| matches!(event, Event::Delivered { .. })).count()
+    };
+    let (start, late) = (at(Span::from_ms(1)), at(Span::from_secs(60)));
+    host.arrived_until(start);
+    assert_eq!(arrive(&mut host, start, 1), 1);
+    host.cancel(start, HostId(1), id(1));
+    for n in 2..5 {
+        assert_eq!(arrive(&mut host, late, n), 1);
+        host.cancel(late, HostId(1), id(n));
+        assert_eq!(arrive(&mut host, late, 1), 0, "{n}");
+    }
+    // What arrives after that is as old as the protocol permits.
+    host.arrived_until(late);
+    let later = late + Span::from_secs(60);
+    host.arrived_until(later);
+    assert_eq!((arrive(&mut host, later, 5), arrive(&mut host, later, 1)), (1, 1));
+}
+
 pub(crate) fn control_packets_that_wait_are_limited<S: DrivenSubject>() {
     let mut config = usual::<S>();
     *config.bounds().max_control = 10;
@@ -290,6 +314,7 @@ macro_rules! driven_suite {
             without_room_to_remember_nothing_new_starts,
             wrong_lengths_are_discarded,
             what_a_silent_peer_began_is_forgotten,
+            what_waits_for_a_host_that_stood_still_is_not_delivered_again,
             control_packets_that_wait_are_limited,
             a_window_below_the_round_trip_leaves_gaps
         );

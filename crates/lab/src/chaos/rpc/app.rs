@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use bytes::Bytes;
 use rackweave_core::{HostId, Kind, MessageId, Span, Time};
+use rackweave_linux::endpoint::PathChange;
 use rackweave_linux::{Endpoint, Event, SendError};
 
 use super::draw::{Call, What};
@@ -42,6 +43,7 @@ pub(super) enum Report {
     /// This peer has restarted.
     PeerRestarted(usize),
     KeyMismatch(usize),
+    PathMtu(usize, PathChange),
     /// Is to be passed back after this time.
     Later(Span, Task),
 }
@@ -251,6 +253,10 @@ impl App {
                     self.reports.push(Report::PeerRestarted(host));
                     self.serving.retain(|(of, _), _| *of != peer);
                     self.inflows.retain(|(of, _), _| *of != peer);
+                }
+                Event::PathMtu { peer, change } => {
+                    let host = self.host_of(peer);
+                    self.reports.push(Report::PathMtu(host, change));
                 }
                 Event::KeyMismatch { peer, .. } => {
                     let host = self.host_of(peer);

@@ -8,6 +8,10 @@ use rackweave_rpc::Transport;
 /// All failures begin before this, and the last process is up again soon after it.
 const FAILURES_UNTIL: Span = Span::from_secs(4);
 
+/// A pause longer than the first is as long as the second: beyond every timeout, and what transports remember. So does a suspended
+/// machine look to its processes, whose clock goes on.
+const STANDSTILL: (Span, Span) = (Span::from_secs(2), Span::from_secs(12));
+
 /// Calls begin before this.
 const CALLS_UNTIL: Span = Span::from_secs(6);
 
@@ -148,7 +152,11 @@ fn late() -> Time {
 
 fn host(rng: &mut Rng) -> Host {
     Host {
-        mtu: if rng.chance(0.05) { 1400 } else { pick(rng, &[1500, 1500, 9000]) },
+        mtu: if rng.chance(0.05) {
+            pick(rng, &[1400, 1300, 600])
+        } else {
+            pick(rng, &[1500, 1500, 9000])
+        },
         delay: Span::from_us(pick(rng, &[5, 20, 200])),
         send_buffer: pick(rng, &[16 << 10, 200 << 10, 4 << 20]),
         clock: pick(rng, &[Time::ZERO, Time::ZERO + Span::from_secs(1_000_000), late()]),
@@ -189,6 +197,12 @@ pub(super) fn scenario(seed: u64) -> Scenario {
             at: moment(rng, FAILURES_UNTIL),
             lasts: moment(rng, FAILURES_UNTIL) + Span::from_us(1),
             fault: if rng.chance(0.7) { Fault::Kill } else { Fault::Pause },
+        })
+        .map(|failure| match failure.fault {
+            Fault::Pause if failure.lasts > STANDSTILL.0 => {
+                Failure { lasts: STANDSTILL.1, ..failure }
+            }
+            _ => failure,
         })
         .collect();
     failures.sort_by_key(|failure| (failure.at, failure.host));

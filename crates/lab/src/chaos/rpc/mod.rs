@@ -82,8 +82,9 @@ mod tests {
             assert_eq!(outcome.verdict, Ok(()), "seed {seed}");
             all.add(&outcome.counters);
         }
-        let world::Counters { restarts, forged, replayed, reflected, unproven, cancelled } = all;
-        let all = [restarts, forged, replayed, reflected, unproven, cancelled];
+        let world::Counters { restarts, forged, replayed, reflected, unproven, .. } = all;
+        let world::Counters { cancelled, narrow, fragmented, .. } = all;
+        let all = [restarts, forged, replayed, reflected, unproven, cancelled, narrow, fragmented];
         assert!(all.iter().all(|count| *count > 0), "{all:?}");
     }
 }

@@ -17,9 +17,6 @@ use super::platform::{Datagram, Simulated};
 /// All calls have ended by then, long after the last failure.
 const LIMIT: Span = Span::from_secs(300);
 
-/// A client cancels what has not ended after this long if a link carries no full packets.
-const DEADLINE: Span = Span::from_secs(20);
-
 /// How long it is quiet before what endpoints hold is looked at: longer than any transport remembers a silent peer. A server over TCP keeps
 /// an incomplete message for 20 s after the last segment, if its client was killed or the client's reset was lost, and an endpoint frees what the
 /// transport has dropped within 2 s.
@@ -61,7 +58,6 @@ enum Event {
     Awake(usize),
     /// Work of the process that was started as this one.
     Task(usize, u32, Task),
-    Deadline(usize),
     Attack,
 }
 
@@ -111,6 +107,10 @@ pub(super) struct Counters {
     pub(super) reflected: u64,
     pub(super) unproven: u64,
     pub(super) cancelled: u64,
+    /// How often a host found that datagrams of some length do not arrive, or do again.
+    pub(super) narrow: u64,
+    /// Datagrams that were sent in fragments.
+    pub(super) fragmented: u64,
 }
 
 impl Counters {
@@ -121,6 +121,8 @@ impl Counters {
         self.reflected += other.reflected;
         self.unproven += other.unproven;
         self.cancelled += other.cancelled;
+        self.narrow += other.narrow;
+        self.fragmented += other.fragmented;
     }
 }
 
@@ -434,11 +436,6 @@ impl<'a> World<'a> {
                 machine.wake = Some(self.now);
             }
             Event::Task(host, start, task) => self.run_task(host, start, task)?,
-            Event::Deadline(number) => {
-                let client = self.scenario.calls[number].client;
-                let start = self.machines[client].starts;
-                self.run_task(client, start, Task::Cancel(number))?;
-            }
             Event::Attack => self.attack(),
         }
         Ok(())
@@ -460,8 +457,6 @@ impl<'a> World<'a> {
                 let start = machine.starts;
                 if let Some(after) = call.cancel {
                     self.at(self.now + after, Event::Task(host, start, Task::Cancel(number)));
-                } else if self.is_narrow(call) {
-                    self.at(self.now + DEADLINE, Event::Deadline(number));
                 }
             } else if state.end != End::No {
                 return Ok(());
@@ -544,6 +539,10 @@ impl<'a> World<'a> {
                 Report::KeyMismatch(peer) => {
                     self.trace(host, &format!("believes that host {peer} has another key"));
                 }
+                Report::PathMtu(peer, change) => {
+                    self.trace(host, &format!("finds on the path to host {peer}: {change}"));
+                    self.outcome.counters.narrow += 1;
+                }
                 Report::Later(after, task) => {
                     let start = self.machines[host].starts;
                     self.at(self.now + after, Event::Task(host, start, task));
@@ -551,11 +550,6 @@ impl<'a> World<'a> {
             }
         }
         Ok(())
-    }
-
-    /// Whether full packets do not pass between the hosts of a call.
-    fn is_narrow(&self, call: &Call) -> bool {
-        [call.client, call.server].iter().any(|host| self.scenario.hosts[*host].mtu < 1500)
     }
 
     /// Checks that a call may fail.
@@ -570,11 +564,7 @@ impl<'a> World<'a> {
         // It was started again while the client knew an earlier start of it.
         let is_new =
             |peer: usize, of: usize| self.machines[of].knows[peer] < self.machines[peer].starts;
-        if was_faulty(client)
-            || was_faulty(server)
-            || is_new(server, client)
-            || self.is_narrow(call)
-        {
+        if was_faulty(client) || was_faulty(server) || is_new(server, client) {
             return Ok(());
         }
         Err(format!("call {number} fails ({why}) though both hosts could be reached"))
@@ -606,7 +596,8 @@ impl<'a> World<'a> {
             replayed: stats.replayed,
             reflected: stats.reflected,
             unproven: stats.unproven,
-            cancelled: 0,
+            fragmented: stats.fragmented,
+            ..Counters::default()
         });
     }
 

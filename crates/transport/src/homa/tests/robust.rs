@@ -94,6 +94,30 @@ fn an_id_that_is_refused_fails_after_one_round_trip() {
     assert_eq!(events(&mut network), ["h0: 0 with h1 failed: peer forgot"]);
 }
 
+/// A client whose packets were lost has asked the server, so that it takes UNKNOWN for the answer.
+#[test]
+fn an_id_that_is_refused_after_a_question_fails_at_the_first_repetition() {
+    for mut config in [paper(), Config::linux(LINK)] {
+        config.max_finished = 4;
+        let resend = u64::from(config.resend_ticks);
+        let mut network = network(&config, 2, Span::from_us(1));
+        for n in 1..=10 {
+            submit(&mut network, 0, 1, n, 100, Kind::Request);
+        }
+        network.run_until(at(Span::from_ms(50)));
+        events(&mut network);
+        network.set_down(1, true);
+        submit(&mut network, 0, 1, 0, 100, Kind::Request);
+        network.run_until(at(Span::from_ms(50 + resend + 2)));
+        assert_eq!(events(&mut network), [""; 0]);
+        network.set_down(1, false);
+        // Its next question is answered by UNKNOWN, upon which it sends the request again.
+        let ask = u64::from(config.resend_interval) + resend;
+        network.run_until(network.now() + Span::from_ms(2 * ask + 2));
+        assert_eq!(events(&mut network), ["h0: 0 with h1 failed: peer forgot"]);
+    }
+}
+
 #[test]
 fn contradictory_lengths_are_discarded() {
     let mut host = Host::new(HostId(0), Config::linux(LINK).into());

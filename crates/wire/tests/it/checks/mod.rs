@@ -96,6 +96,14 @@ fn overlay_datagram(class: u8, bytes: &[u8]) {
     let mut turned = bytes.to_vec();
     overlay::return_to_sender(&mut turned);
     assert_eq!(turned.len(), bytes.len());
+    if let Ok((envelope, message, rest)) = overlay::decode_path(bytes) {
+        assert!(overlay::is_path(bytes) && overlay::decode(bytes, class).is_err());
+        let (mut again, rest) = (Vec::new(), &bytes[rest]);
+        overlay::encode_path(envelope, &message, rest, &mut again);
+        let (ours, same, range) =
+            overlay::decode_path(&again).expect("what was encoded is decoded");
+        return assert_eq!((ours, same, &again[range]), (envelope, message, rest));
+    }
     let Ok(read) = overlay::decode(bytes, class) else { return };
     let glance = overlay::glance(bytes).expect("what is understood can be looked at");
     assert_eq!((glance.envelope, glance.header_end), (read.envelope, read.payload.start));
@@ -161,6 +169,14 @@ pub(crate) fn secure(bytes: &[u8]) {
         let mut again = Vec::new();
         secure::encode_grant(&ticket, &secret, &mut again);
         assert_eq!(again, bytes);
+        assert!(secure::decode_inner(bytes, sealed + bytes.len(), class).is_err());
+    }
+    if let Some(Ok((message, rest))) = secure::decode_path(bytes) {
+        let mut again = Vec::new();
+        secure::encode_path(&message, &mut again);
+        assert_eq!((again.len(), rest.end), (rest.start, bytes.len()));
+        again.extend_from_slice(&bytes[rest.clone()]);
+        assert_eq!(secure::decode_path(&again), Some(Ok((message, rest))));
         assert!(secure::decode_inner(bytes, sealed + bytes.len(), class).is_err());
     }
     let Ok(inner) = secure::decode_inner(bytes, sealed + bytes.len(), class) else { return };
