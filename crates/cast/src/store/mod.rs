@@ -448,6 +448,11 @@ impl BlockStore {
             let _ = set_mode(0o600);
             return Err(wrap(error));
         }
+        // Another program, or somebody who tidies up, may have put another file there: that one has not been verified.
+        let written = self.file.stat().map_err(wrap)?.id;
+        if part.id().is_some_and(|there| there != written) {
+            return Err(wrap(io::Error::other("another program has replaced it")));
+        }
         let named = match self.replace {
             true => part.rename(&self.target),
             false => part.rename_new(&self.target),

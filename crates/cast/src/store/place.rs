@@ -133,6 +133,11 @@ impl Entry {
         self.dir.on.stat(&self.name)
     }
 
+    /// Returns the identity of the file with this name, without following links; `None` if there is none.
+    pub(crate) fn id(&self) -> Option<(u64, u64)> {
+        self.stat().map(|stat| stat.id)
+    }
+
     /// Returns the type of the file with this name, without following links; `None` if there is none.
     pub(crate) fn kind(&self) -> Option<FileKind> {
         self.stat().map(|stat| stat.kind)

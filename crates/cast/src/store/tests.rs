@@ -215,6 +215,28 @@ fn a_store_killed_at_any_operation_has_only_correct_blocks_when_reopened() {
     }
 }
 
+/// The other file would have got the name, as one that is verified.
+#[test]
+fn another_file_in_the_place_of_the_incomplete_one_gets_no_name() {
+    let folder = tempfile::tempdir().unwrap();
+    let content = content(2 * CHUNK + 5);
+    let part = folder.path().join("x.part");
+    for replace in [false, true] {
+        let config = BlockConfig { replace, ..config(folder.path(), content.len()) };
+        let mut store = BlockStore::open(config).unwrap();
+        for number in 0..3 {
+            store.write_at(number * CHUNK as u64, block(&content, number)).unwrap();
+            assert!(store.verify(number, &hash(&content, number)).unwrap());
+        }
+        std::fs::rename(&part, folder.path().join("moved")).unwrap();
+        std::fs::write(&part, vec![7; content.len()]).unwrap();
+        let error = store.finish(&Finish::default()).unwrap_err();
+        assert!(error.to_string().contains("another program has replaced it"), "{error}");
+        assert!(!folder.path().join("x").exists());
+        std::fs::remove_file(&part).unwrap();
+    }
+}
+
 #[test]
 fn a_table_that_is_cut_off_or_of_something_else_costs_its_blocks_only() {
     let folder = tempfile::tempdir().unwrap();
