@@ -7,6 +7,7 @@ import secrets
 import signal
 import subprocess
 import tempfile
+import threading
 import unittest
 
 import rackweave
@@ -150,6 +151,35 @@ class Sweeps(unittest.TestCase):
             rackweave.sweep(small(), LITTLE, executor=pool, out=self.path("a"), progress=interrupt)
         self.assertGreaterEqual(len(caught.exception.result.points), 1)
         self.assertGreaterEqual(len(points(self.path("a"))), 1)
+
+    def test_a_second_ctrl_c_does_not_wait(self):
+        out = self.path("a")
+        rackweave.sweep(small(), LITTLE, out=out)
+        # Whoever reads this waits for a writer: a point that does not stop.
+        blocked = os.path.join(out, "points", points(out)[0])
+        os.remove(blocked)
+        os.mkfifo(blocked)
+        interrupts = []
+
+        def handler(*_):
+            interrupts.append(1)
+            raise KeyboardInterrupt
+
+        before = signal.signal(signal.SIGINT, handler)
+        self.addCleanup(signal.signal, signal.SIGINT, before)
+        second = threading.Timer(1, os.kill, (os.getpid(), signal.SIGINT))
+
+        def interrupt(*_):
+            second.start()
+            signal.raise_signal(signal.SIGINT)
+
+        with self.assertRaises(KeyboardInterrupt) as caught:
+            rackweave.sweep(small(), LITTLE, out=out, progress=interrupt)
+        self.assertNotIsInstance(caught.exception, rackweave.Interrupted)
+        self.assertEqual(len(interrupts), 2)
+        # The thread that reads ends too.
+        with open(blocked, "wb"):
+            pass
 
     def test_what_is_no_executor_is_refused(self):
         with self.assertRaisesRegex(TypeError, "no method submit"):
