@@ -1,4 +1,5 @@
-//! What an endpoint keeps of peers that were called once.
+//! What an endpoint keeps of peers that were called once: `RACKWEAVE_IDLE_PEERS=100000 cargo test -p rackweave-linux --test it
+//! measure_idle_peers -- --nocapture` for a hundred thousand.
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::process::Command;
@@ -8,10 +9,11 @@ use rackweave_linux::{Clock, Endpoint, EndpointConfig, Event};
 
 use crate::common::{PATIENCE, config, leverage};
 
-/// The environment variable that makes this program measure: other tests in the process would count too.
+/// The environment variable that makes this program measure with this many peers: other tests in the process would count too.
 const MEASURE: &str = "RACKWEAVE_IDLE_PEERS";
 
-const PEERS: u32 = 100_000;
+/// The number without the variable.
+const PEERS: u32 = 10_000;
 
 /// Calls that are outstanding.
 const WINDOW: u32 = 300;
@@ -28,9 +30,8 @@ fn resident() -> u64 {
 /// Not a test: this measures, when this program is started for it.
 #[test]
 fn measure_idle_peers() {
-    if std::env::var_os(MEASURE).is_none() {
-        return;
-    }
+    let Ok(peers) = std::env::var(MEASURE) else { return };
+    let peers: u32 = peers.parse().unwrap();
     let clock = Clock::start();
     let end = |host: u32| {
         let bind = SocketAddr::from((Ipv4Addr::UNSPECIFIED, 0));
@@ -42,8 +43,8 @@ fn measure_idle_peers() {
     let before = resident();
     let (mut begun, mut answered) = (0, 0);
     let mut progress = clock.now();
-    while answered < PEERS {
-        while begun < PEERS && begun - answered < WINDOW {
+    while answered < peers {
+        while begun < peers && begun - answered < WINDOW {
             let [_, high, middle, low] = begun.to_be_bytes();
             let address = IpAddr::from([127, 1 + high, middle, low]);
             let peer = client.add_peer((address, ports[begun as usize % 2]).into());
@@ -75,15 +76,17 @@ fn measure_idle_peers() {
             client.wait(Some(next.min(now + Span::from_us(50)))).unwrap();
         }
     }
-    let bytes = resident().saturating_sub(before) / u64::from(PEERS);
-    println!("{bytes} bytes for each of {PEERS} peers, at both ends together");
-    assert!((200..MOST).contains(&bytes), "{bytes}");
+    let bytes = resident().saturating_sub(before) / u64::from(peers);
+    println!("{bytes} bytes for each of {peers} peers, at both ends together");
+    assert!(bytes < MOST, "{bytes}");
 }
 
 #[test]
-fn a_hundred_thousand_peers_that_were_called_once_take_little_memory() {
+fn peers_that_were_called_once_take_little_memory() {
     let mut command = Command::new(std::env::current_exe().unwrap());
-    command.args(["--exact", "idle::measure_idle_peers", "--nocapture"]).env(MEASURE, "1");
+    command
+        .args(["--exact", "idle::measure_idle_peers", "--nocapture"])
+        .env(MEASURE, PEERS.to_string());
     let output = command.output().unwrap();
     let said = String::from_utf8_lossy(&output.stdout);
     assert!(output.status.success(), "{said}{}", String::from_utf8_lossy(&output.stderr));
