@@ -25,7 +25,6 @@ enum Content<'a> {
 impl<P: Platform> Endpoint<P> {
     /// Handles the datagrams of one call to receive.
     pub(super) fn handle_received(&mut self, now: Time, batch: &ReceiveBatch) {
-        self.machine.arrived_until(self.driver.emptied_at());
         for datagram in batch.datagrams() {
             self.stats.received += 1;
             if !self.peers.admits(datagram.from) {

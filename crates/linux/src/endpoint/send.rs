@@ -3,7 +3,7 @@
 use std::io;
 use std::ops::ControlFlow;
 
-use rackweave_core::{HostId, Node as _, Packet, Slice, Time};
+use rackweave_core::{HostId, Node as _, Packet, Slice, Time, Transport as _};
 use rackweave_wire::{Header, frame, overlay};
 
 use super::Endpoint;
@@ -35,6 +35,8 @@ impl<P: Platform> Driven<P> for Endpoint<P> {
             // had a chance to cancel them.
             return ControlFlow::Break(());
         }
+        // What has arrived since waits for the next turn.
+        self.machine.arrived_until(self.driver.emptied_at());
         if self.machine.poll_timeout().is_some_and(|at| at <= now) {
             self.machine.handle_timeout(now);
             self.changed();

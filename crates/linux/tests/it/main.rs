@@ -5,7 +5,6 @@ mod common;
 mod early;
 mod faults;
 mod hostile;
-mod idle;
 mod kernel;
 mod loopback;
 mod secure;
