@@ -43,10 +43,21 @@ pub(super) fn fallback(error: &EngineError) -> Option<PathBuf> {
 }
 
 /// Connects and sends the request.
-fn request(path: &Path, line: &Value) -> io::Result<UnixStream> {
+pub(super) fn request(path: &Path, line: &Value) -> io::Result<UnixStream> {
     let mut stream = connect_to_own(path)?;
-    stream.write_all(format!("{line}\n").as_bytes())?;
-    Ok(stream)
+    match stream.write_all(format!("{line}\n").as_bytes()) {
+        Ok(()) => Ok(stream),
+        // An agent that refuses this user says so and hangs up, which can come before the request.
+        Err(error) => Err(refusal(stream).map_or(error, io::Error::other)),
+    }
+}
+
+/// Returns the reason that an agent has sent before it hung up.
+fn refusal(stream: UnixStream) -> Option<String> {
+    let mut line = String::new();
+    BufReader::new(stream.take(1 << 16)).read_line(&mut line).ok()?;
+    let answer: Value = serde_json::from_str(&line).ok()?;
+    Some(answer["error"].as_str()?.to_owned())
 }
 
 /// Says that no agent answers at its socket; `None` if there is no folder for it.

@@ -163,6 +163,35 @@ fn a_dead_agents_socket_is_replaced_and_a_running_one_is_named() {
     assert!(line.contains("control socket at"), "{line}");
     let (mut second, line) = agent(&socket, |_| {});
     assert_eq!(second.wait().unwrap().code(), Some(1));
+/// An agent that refuses a user hangs up, before or after it has got the request.
+#[test]
+fn the_reason_of_an_agent_that_refuses_is_reported() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("socket");
+    let listener = UnixListener::bind(&path).unwrap();
+    std::thread::spawn(move || {
+        for mut stream in listener.incoming().flatten() {
+            let _ = stream.write_all(b"{\"error\": \"not for this user\"}\n");
+        }
+    });
+    let (socket, place) = (path.to_str().unwrap(), folder.path().to_str().unwrap());
+    let file = folder.path().join("file");
+    std::fs::write(&file, "content").unwrap();
+    for _ in 0..5 {
+        for args in [
+            &["send", file.to_str().unwrap(), "--to", "127.0.0.1:9", "--socket", socket][..],
+            &["receive", "--once", "--dir", place, "--socket", socket],
+            &["sessions", "--socket", socket],
+            &["sessions", "--json", "--socket", socket],
+        ] {
+            let output = rackweave(args).output().unwrap();
+            let message = String::from_utf8(output.stderr).unwrap();
+            assert_eq!(output.status.code(), Some(1), "{args:?}: {message}");
+            assert!(message.contains("not for this user"), "{args:?}: {message}");
+        }
+    }
+}
+
     assert!(line.contains("another agent is listening at") && line.contains("--socket"), "{line}");
     let served = rackweave(&["sessions", "--json"]).args(socket).output().unwrap();
     assert_eq!(served.status.code(), Some(0), "the first one still serves: {served:?}");
