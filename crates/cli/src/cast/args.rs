@@ -242,7 +242,7 @@ pub(crate) struct ReceiveArgs {
 #[derive(Clone)]
 pub(super) enum Target {
     Folder(FolderConfig),
-    Stdout(Output<std::io::Stdout>),
+    Stdout(Output<std::fs::File>),
 }
 
 impl Target {
@@ -274,7 +274,9 @@ impl ReceiveArgs {
             handovers: Handovers::default(),
         };
         if self.is_stdout() {
-            return Ok(Target::Stdout(Output::new(std::io::stdout())));
+            let output = rackweave_linux::sys::standard_output()
+                .map_err(|error| miette!("cannot write to standard output: {error}"))?;
+            return Ok(Target::Stdout(Output::new(output)));
         }
         if let Some(out) = &self.out {
             if out.is_dir() || out.file_name().is_none() {

@@ -236,6 +236,67 @@ fn ended_in_the_middle(name: &str) -> (Option<i32>, Option<i32>, String) {
     let folder = tempfile::tempdir().unwrap();
     let socket = folder.path().join("socket");
     let place = folder.path().join("place");
+/// Runs a command by a shell that closes or changes standard streams.
+fn with(redirection: &str, command: &Command) -> Command {
+    let mut shell = Command::new("sh");
+    shell.arg("-c").arg(format!("exec \"$0\" \"$@\" {redirection}"));
+    shell.arg(command.get_program()).args(command.get_args());
+    shell
+}
+
+/// A file would have been empty, and a sum without its values, with exit code 0.
+#[test]
+fn input_that_cannot_be_read_is_not_an_empty_one() {
+    let folder = tempfile::tempdir().unwrap();
+    let receiver = Receiver::into(folder.path(), &[]);
+    let cast = rackweave(&["send", "-", "--to", &receiver.address]);
+    let reduce = |args: &[&str]| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_rackweave"));
+        command.arg("reduce").args(args);
+        command
+    };
+    let vector = ["allreduce", "worker", "--master", "127.0.0.1:9", "--worker", "0", "--type"];
+    let vector = reduce(&[&vector[..], &["f32", "-"]].concat());
+    for closed in ["<&-", "0>/dev/null"] {
+        for command in [&cast, &vector] {
+            let output = with(closed, command).output().unwrap();
+            assert!(matches!(output.status.code(), Some(1 | 2)), "{closed}: {output:?}");
+            assert!(message(&output).contains("Bad file descriptor"), "{closed}: {output:?}");
+        }
+    }
+    assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 0);
+}
+
+/// Nothing would have been written anywhere, and both ends would have reported success.
+#[test]
+fn output_that_cannot_be_written_is_not_received() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("file");
+    std::fs::write(&file, content(100_000)).unwrap();
+    let receive = rackweave(&["receive", "--listen", "127.0.0.1:0", "--once", "--out", "-"]);
+    let receive = |redirection: &str| {
+        let mut command = with(redirection, &receive);
+        command.stderr(Stdio::piped());
+        let mut child = command.spawn().unwrap();
+        let mut stderr = BufReader::new(child.stderr.take().unwrap());
+        let mut line = String::new();
+        stderr.read_line(&mut line).unwrap();
+        (child, line, stderr)
+    };
+    let (mut child, line, _stderr) = receive(">&-");
+    let sent = line.trim().strip_prefix("receiving at ").map(|to| send(&file, to).output());
+    assert!(sent.is_none(), "{sent:?}");
+    assert_eq!(child.wait().unwrap().code(), Some(2));
+    let (mut child, line, _stderr) = receive("1</dev/null");
+    let output = send(&file, line.trim().strip_prefix("receiving at ").unwrap()).output().unwrap();
+    assert_eq!(output.status.code(), Some(1), "{output:?}");
+    assert_eq!(child.wait().unwrap().code(), Some(1));
+    let mut words = Command::new(env!("CARGO_BIN_EXE_rackweave"));
+    words.args(["reduce", "wordcount"]).arg(&file);
+    let output = with(">&-", &words).output().unwrap();
+    assert_eq!(output.status.code(), Some(1), "{output:?}");
+}
+
     std::fs::create_dir(&place).unwrap();
     let mut agent = rackweave(&["agent", "--listen", "127.0.0.1:0", "--socket"]);
     let mut agent = agent.arg(&socket).stderr(Stdio::piped()).spawn().unwrap();
