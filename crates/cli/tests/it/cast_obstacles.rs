@@ -297,6 +297,35 @@ fn output_that_cannot_be_written_is_not_received() {
     assert_eq!(output.status.code(), Some(1), "{output:?}");
 }
 
+/// It would have run without an end.
+#[test]
+fn a_rate_of_zero_is_refused() {
+    let rate = ["--rate", "0 Mbps"];
+    for (command, args) in [
+        ("cast", &["send", "/dev/null", "--to", "127.0.0.1:9"][..]),
+        ("image", &["serve", "golden.rwi"]),
+        ("image", &["fetch", "golden", "--from", "127.0.0.1", "--to", "copy"]),
+    ] {
+        let mut rackweave = Command::new(env!("CARGO_BIN_EXE_rackweave"));
+        let output = rackweave.arg(command).args(args).args(rate).output().unwrap();
+        assert_eq!(output.status.code(), Some(2), "{output:?}");
+        assert!(message(&output).contains("above zero"), "{output:?}");
+    }
+}
+
+#[test]
+fn a_list_of_receivers_without_an_end_is_refused() {
+    let output = rackweave(&["send", "/dev/null", "--to", "@/dev/zero"]).output().unwrap();
+    assert_eq!(output.status.code(), Some(2), "{output:?}");
+    assert!(message(&output).contains("more than 16 MiB"), "{output:?}");
+}
+
+/// Sends an unfinished standard input through an agent to a receiver with `--once`, ends the sender in the middle by a signal, and
+/// returns its exit code, and the receiver's with what it printed.
+fn ended_in_the_middle(name: &str) -> (Option<i32>, Option<i32>, String) {
+    let folder = tempfile::tempdir().unwrap();
+    let socket = folder.path().join("socket");
+    let place = folder.path().join("place");
     std::fs::create_dir(&place).unwrap();
     let mut agent = rackweave(&["agent", "--listen", "127.0.0.1:0", "--socket"]);
     let mut agent = agent.arg(&socket).stderr(Stdio::piped()).spawn().unwrap();
