@@ -126,7 +126,7 @@ fn a_worker_that_ends_early_is_replaced_and_one_that_waits_for_too_long_names_it
         group.allreduce(&mut sum).unwrap();
         assert_eq!(sum, [6; 100]);
         other.join().unwrap();
-        let (done, waits) = std::sync::mpsc::channel::<()>();
+        let (done, waits) = channel::<()>();
         let returned = scope.spawn(move || {
             let mut group = AllReduce::<i64>::join(to(1), 100, Arc::default()).unwrap();
             assert_eq!(group.step(), 1);
