@@ -144,9 +144,9 @@ fn a_worker_that_ends_early_is_replaced_and_one_that_waits_for_too_long_names_it
         assert_eq!(sum, [8; 100]);
         drop(group);
         stop.store(true, Ordering::Relaxed);
-        drop(done);
-        returned.join().unwrap();
         let error = stats.join().unwrap().unwrap_err();
         assert!(matches!(error, ReduceError::Interrupted), "{error}");
+        drop(done);
+        returned.join().unwrap();
     });
 }
