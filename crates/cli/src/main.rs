@@ -167,6 +167,28 @@ pub(crate) fn escaped_lines(text: &str) -> String {
     text.lines().flat_map(|line| [escaped(line), "\n".to_owned()]).collect()
 }
 
+/// Parses a rate at which something is to be sent.
+#[cfg(feature = "hosts")]
+pub(crate) fn positive_rate(text: &str) -> Result<rackweave_core::Rate, String> {
+    let rate: rackweave_core::Rate = text.parse().map_err(|error| format!("{error}"))?;
+    if rate.0 > 0 { Ok(rate) } else { Err("it must be above zero".into()) }
+}
+
+/// Reads a list of hosts. A device without an end is not one, and the mark that Windows' editors put at the beginning of UTF-8 is no part of it.
+#[cfg(feature = "hosts")]
+pub(crate) fn read_list(path: &str) -> std::io::Result<String> {
+    use std::io::{Error, ErrorKind, Read as _};
+    const MOST_BYTES: usize = 16 << 20;
+    let mut bytes = Vec::new();
+    std::fs::File::open(path)?.take(MOST_BYTES as u64 + 1).read_to_end(&mut bytes)?;
+    if bytes.len() > MOST_BYTES {
+        return Err(Error::new(ErrorKind::FileTooLarge, "it has more than 16 MiB"));
+    }
+    let text = String::from_utf8(bytes);
+    let text = text.map_err(|_| Error::new(ErrorKind::InvalidData, "it is not UTF-8 text"))?;
+    Ok(text.strip_prefix('\u{feff}').map(str::to_owned).unwrap_or(text))
+}
+
 /// Returns the error message for a text that is not an address.
 #[cfg(feature = "hosts")]
 pub(crate) fn not_an_address(text: &str) -> String {

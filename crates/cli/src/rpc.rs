@@ -49,7 +49,7 @@ pub(crate) struct SetupArgs {
     #[arg(long = "set", value_name = "KEY=VALUE", requires = "scenario")]
     sets: Vec<String>,
     /// Rate of this host's link, which Homa and Polo do not exceed.
-    #[arg(long, value_name = "RATE", default_value = "10 Gbps")]
+    #[arg(long, value_name = "RATE", default_value = "10 Gbps", value_parser = crate::positive_rate)]
     link: Rate,
     /// Poll for this many microseconds before sleeping.
     #[arg(long, value_name = "US", default_value_t = 0)]

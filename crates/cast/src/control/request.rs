@@ -186,7 +186,9 @@ fn parse_send(send: &Map<String, Value>) -> Result<SendRequest, String> {
         to,
         name: name.to_owned(),
         spread: optional(send, "spread", "labels, relay, multicast or unicast", spread)?,
-        rate: optional(send, "rate", "bits per second", |value| value.as_u64().map(Rate))?,
+        rate: optional(send, "rate", "bits per second, at least 1", |value| {
+            value.as_u64().filter(|rate| *rate > 0).map(Rate)
+        })?,
         mtu: optional(send, "mtu", "from 256 to 65000", mtu)?,
         records: optional(send, "records", "a stream with its length and content", records)?,
         blocks: optional(send, "blocks", "true or false", Value::as_bool)?.unwrap_or(false),
@@ -213,6 +215,7 @@ mod tests {
             br#"{"send": {"to": ["127.0.0.1:5"], "name": "../x"}}"#,
             br#"{"send": {"to": ["127.0.0.1:5"], "spread": "far"}}"#,
             br#"{"send": {"to": ["127.0.0.1:5"], "mtu": 7}}"#,
+            br#"{"send": {"to": ["127.0.0.1:5"], "rate": 0}}"#,
             br#"{"send": {"to": ["127.0.0.1:5"], "records": {"stream": "xyz"}}}"#,
             br#"{"send": {"to": ["127.0.0.1:5"], "blocks": 1}}"#,
             br#"{"receive": {"from": ["nobody"]}}"#,

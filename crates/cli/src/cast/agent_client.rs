@@ -1,5 +1,6 @@
 //! `cast send` and `cast receive` through the control socket of this host's agent, which owns the UDP port.
 
+use std::fs::File;
 use std::io::{self, BufRead as _, BufReader, ErrorKind, Read as _, Write as _};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
@@ -10,7 +11,7 @@ use rackweave_cast::control::stream::{self, Offered, ReceiveError, wait, write_b
 use rackweave_cast::control::{ReceiveRequest, Records, SendRequest};
 use rackweave_cast::orca::EngineError;
 use rackweave_cast::source::{Payload, Source};
-use rackweave_linux::sys::connect_to_own;
+use rackweave_linux::sys::{connect_to_own, standard_input};
 use serde_json::Value;
 
 use super::args::{ReceiveArgs, SendArgs, Target};
@@ -43,10 +44,21 @@ pub(super) fn fallback(error: &EngineError) -> Option<PathBuf> {
 }
 
 /// Connects and sends the request.
-fn request(path: &Path, line: &Value) -> io::Result<UnixStream> {
+pub(super) fn request(path: &Path, line: &Value) -> io::Result<UnixStream> {
     let mut stream = connect_to_own(path)?;
-    stream.write_all(format!("{line}\n").as_bytes())?;
-    Ok(stream)
+    match stream.write_all(format!("{line}\n").as_bytes()) {
+        Ok(()) => Ok(stream),
+        // An agent that refuses this user says so and hangs up, which can come before the request.
+        Err(error) => Err(refusal(stream).map_or(error, io::Error::other)),
+    }
+}
+
+/// Returns the reason that an agent has sent before it hung up.
+fn refusal(stream: UnixStream) -> Option<String> {
+    let mut line = String::new();
+    BufReader::new(stream.take(1 << 16)).read_line(&mut line).ok()?;
+    let answer: Value = serde_json::from_str(&line).ok()?;
+    Some(answer["error"].as_str()?.to_owned())
 }
 
 /// Says that no agent answers at its socket; `None` if there is no folder for it.
@@ -147,6 +159,13 @@ fn one(
     }
 }
 
+/// What is sent through the agent.
+enum Input {
+    Files(Box<dyn Source>),
+    /// Standard input.
+    Bytes(File),
+}
+
 /// Sends a stream through the agent and reports the result. Without a `source`, sends standard input.
 pub(super) fn send(
     args: &SendArgs,
@@ -160,15 +179,21 @@ pub(super) fn send(
         send.records = Some(Records { stream: source.stream(), length, content: source.content() });
     }
     send.blocks = source.is_none();
+    let input = match source {
+        Some(source) => Input::Files(source),
+        None => Input::Bytes(
+            standard_input().map_err(|error| miette!("cannot read standard input: {error}"))?,
+        ),
+    };
     // The agent takes a connection that is closed before the end for a stream that has failed.
     interrupted.exits("interrupted: unless the agent has all bytes already, it ends the transfer; receivers keep partial files\n");
     let mut stream = match request(path, &send.line()) {
         Ok(stream) => stream,
         Err(error) => return Ok(failed(path, &error)),
     };
-    let written = match source {
-        Some(mut source) => write_records(source.as_mut(), &mut stream)?,
-        None => write_stdin(&mut stream)?,
+    let written = match input {
+        Input::Files(mut source) => write_records(source.as_mut(), &mut stream)?,
+        Input::Bytes(input) => write_bytes(input, &mut stream)?,
     };
     // An agent that has stopped reading has sent the reason.
     if written.is_ok() {
@@ -230,8 +255,7 @@ fn write_records(
 }
 
 /// Copies standard input, in blocks. The inner `Err` means that the agent has stopped reading.
-fn write_stdin(stream: &mut UnixStream) -> miette::Result<io::Result<()>> {
-    let mut input = io::stdin().lock();
+fn write_bytes(mut input: File, stream: &mut UnixStream) -> miette::Result<io::Result<()>> {
     let mut piece = vec![0; PIECE as usize];
     loop {
         let len = match input.read(&mut piece) {

@@ -56,7 +56,7 @@ pub(crate) struct SendArgs {
     #[arg(long, value_name = "K", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=256))]
     pub(super) processes: u32,
     /// Maximum sending rate in bits per second, such as "500 Mbps" (default: as fast as receivers and links allow).
-    #[arg(long, value_name = "RATE")]
+    #[arg(long, value_name = "RATE", value_parser = crate::positive_rate)]
     pub(super) rate: Option<Rate>,
     /// Largest IP packet in bytes, headers included (default: the smallest MTU of the routes to the receivers).
     #[arg(long, value_name = "BYTES", value_parser = clap::value_parser!(u32).range(256..=65_000))]
@@ -98,8 +98,7 @@ pub(super) struct Receivers(pub(super) Vec<SocketAddr>);
 /// Parses a receiver, or `@FILE`: one receiver per line, with comments after `#`.
 fn receivers(text: &str) -> Result<Receivers, String> {
     let Some(path) = text.strip_prefix('@') else { return Ok(Receivers(vec![address(text)?])) };
-    let content =
-        std::fs::read_to_string(path).map_err(|error| format!("cannot read {path}: {error}"))?;
+    let content = crate::read_list(path).map_err(|error| format!("cannot read {path}: {error}"))?;
     let mut found = Vec::new();
     for (index, line) in content.lines().enumerate() {
         let line = line.split('#').next().unwrap_or_default().trim();
@@ -242,7 +241,7 @@ pub(crate) struct ReceiveArgs {
 #[derive(Clone)]
 pub(super) enum Target {
     Folder(FolderConfig),
-    Stdout(Output<std::io::Stdout>),
+    Stdout(Output<std::fs::File>),
 }
 
 impl Target {
@@ -274,7 +273,9 @@ impl ReceiveArgs {
             handovers: Handovers::default(),
         };
         if self.is_stdout() {
-            return Ok(Target::Stdout(Output::new(std::io::stdout())));
+            let output = rackweave_linux::sys::standard_output()
+                .map_err(|error| miette!("cannot write to standard output: {error}"))?;
+            return Ok(Target::Stdout(Output::new(output)));
         }
         if let Some(out) = &self.out {
             if out.is_dir() || out.file_name().is_none() {

@@ -225,7 +225,9 @@ fn files_of(args: &SendArgs) -> miette::Result<Option<Box<dyn Source>>> {
 fn source(args: &SendArgs) -> miette::Result<Box<dyn Source>> {
     let wrong = |error: SourceError| miette!("{error}");
     if args.is_stdin() {
-        let input: Box<dyn Read + Send> = Box::new(std::io::stdin());
+        let input = rackweave_linux::sys::standard_input()
+            .map_err(|error| miette!("cannot read standard input: {error}"))?;
+        let input: Box<dyn Read + Send> = Box::new(input);
         let stream = rackweave_linux::random();
         let limit = args.spool_limit.map(|limit| limit.0);
         let name = args.name.as_str();

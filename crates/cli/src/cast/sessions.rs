@@ -1,11 +1,11 @@
 //! `rackweave cast sessions`.
 
-use std::io::{BufRead as _, BufReader, Write as _};
+use std::io::{BufRead as _, BufReader};
 use std::path::PathBuf;
 
-use rackweave_linux::sys::connect_to_own;
 use serde_json::Value;
 
+use super::agent_client::request;
 use super::{agent_socket, print_status};
 use crate::{exit, print};
 
@@ -33,11 +33,14 @@ pub(crate) fn sessions(args: &SessionsArgs) -> miette::Result<u8> {
         }
     };
     let ask = || -> std::io::Result<Value> {
-        let mut stream = connect_to_own(&path)?;
-        stream.write_all(b"{\"sessions\": {}}\n")?;
+        let stream = request(&path, &serde_json::json!({ "sessions": {} }))?;
         let mut line = String::new();
         BufReader::new(stream).read_line(&mut line)?;
-        serde_json::from_str(&line).map_err(Into::into)
+        let document: Value = serde_json::from_str(&line)?;
+        match document["error"].as_str() {
+            Some(error) => Err(std::io::Error::other(error.to_owned())),
+            None => Ok(document),
+        }
     };
     let document = match ask() {
         Ok(document) => document,

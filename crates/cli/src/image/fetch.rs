@@ -56,7 +56,7 @@ pub(crate) struct FetchArgs {
     #[arg(long, value_name = "FILE.pub")]
     signed_by: Option<PathBuf>,
     /// Most bits per second that this host sends to others.
-    #[arg(long, value_name = "RATE")]
+    #[arg(long, value_name = "RATE", value_parser = crate::positive_rate)]
     rate: Option<Rate>,
     /// Do not serve others.
     #[arg(long)]

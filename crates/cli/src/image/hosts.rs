@@ -54,7 +54,7 @@ pub(super) fn hosts(option: &str, texts: &[String]) -> miette::Result<Option<BTr
             hosts.insert(host(text).map_err(|why| miette!("--{option}: {why}"))?);
             continue;
         };
-        let list = std::fs::read_to_string(file)
+        let list = crate::read_list(file)
             .into_diagnostic()
             .wrap_err_with(|| format!("--{option}: cannot read {file}"))?;
         for (number, line) in (1..).zip(list.lines()) {

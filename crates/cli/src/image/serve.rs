@@ -42,7 +42,7 @@ pub(crate) struct ServeArgs {
     #[arg(long, value_name = "FILE")]
     key_file: Option<PathBuf>,
     /// Most bits per second that the server sends.
-    #[arg(long, value_name = "RATE")]
+    #[arg(long, value_name = "RATE", value_parser = crate::positive_rate)]
     rate: Option<Rate>,
     /// Multicast the images to hosts that fetch them: this group of 239.0.0.0/8 for the first, and the next ones for others. Hosts
     /// learn of it from the server. The network must forward multicast. Blocks are sent at --rate (default: 500 Mbps) at most.

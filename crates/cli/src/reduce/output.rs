@@ -13,7 +13,7 @@ use tempfile::NamedTempFile;
 
 /// Where a result is written. A file is written aside and appears when it is whole.
 pub(super) enum Sink {
-    Stdout,
+    Stdout(File),
     /// What is no regular file, such as a pipe.
     Direct(PathBuf),
     File(Part),
@@ -28,7 +28,12 @@ pub(super) struct Part {
 impl Sink {
     /// Opens what the result is written to, so that a path that cannot be written is known before the job starts.
     pub(super) fn open(path: Option<&Path>) -> Result<Self, String> {
-        let Some(path) = path else { return Ok(Self::Stdout) };
+        let Some(path) = path else {
+            let output = rackweave_linux::sys::standard_output();
+            return output
+                .map(Self::Stdout)
+                .map_err(|error| format!("cannot write to standard output: {error}"));
+        };
         match std::fs::metadata(path) {
             Ok(about) if about.is_dir() => {
                 return Err(format!("{} is a directory", path.display()));
@@ -70,7 +75,7 @@ impl Sink {
     ) -> Result<(), String> {
         match self {
             // A reader that goes away early has not got the result: not 0.
-            Self::Stdout => result(&mut io::stdout().lock())
+            Self::Stdout(mut output) => result(&mut output)
                 .map_err(|error| format!("cannot write to standard output: {error}")),
             Self::Direct(path) => {
                 let file = OpenOptions::new().write(true).open(&path);

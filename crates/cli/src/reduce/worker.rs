@@ -98,7 +98,9 @@ fn read_pairs(
     let shown = escaped(&path.display().to_string());
     let add = |key: &[u8], value| pairs.add(key, value);
     let read = if path == Path::new("-") {
-        lines::read_lines(BufReader::with_capacity(1 << 20, std::io::stdin().lock()), is_ended, add)
+        let input = rackweave_linux::sys::standard_input()
+            .map_err(|error| miette!("cannot read standard input: {error}"))?;
+        lines::read_lines(BufReader::with_capacity(1 << 20, input), is_ended, add)
     } else {
         let file = File::open(path).map_err(|error| miette!("cannot read {shown}: {error}"))?;
         lines::read_lines(BufReader::with_capacity(1 << 20, file), is_ended, add)

@@ -32,11 +32,11 @@ fn as_stranger<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> 
 }
 
 /// A socket of another user, which anyone may connect to and which behaves like an agent that keeps what is sent to it.
-fn squat(path: &Path) -> Option<Receiver<Vec<u8>>> {
+fn squat(path: &Path) -> Option<std::io::Result<Receiver<Vec<u8>>>> {
     let path = path.to_owned();
     as_stranger(move || {
-        let listener = UnixListener::bind(&path).unwrap();
-        std::fs::set_permissions(&path, Permissions::from_mode(0o777)).unwrap();
+        let listener = UnixListener::bind(&path)?;
+        std::fs::set_permissions(&path, Permissions::from_mode(0o777))?;
         let (send, taken) = channel();
         std::thread::spawn(move || {
             for mut stream in listener.incoming().flatten() {
@@ -48,7 +48,7 @@ fn squat(path: &Path) -> Option<Receiver<Vec<u8>>> {
                 let _ = send.send(bytes);
             }
         });
-        taken
+        Ok(taken)
     })
 }
 
@@ -73,7 +73,7 @@ fn an_agent_of_another_user_gets_and_gives_nothing() {
     let folder = tempfile::tempdir().unwrap();
     std::fs::set_permissions(folder.path(), Permissions::from_mode(0o777)).unwrap();
     let path = folder.path().join("socket");
-    let Some(taken) = squat(&path) else { return };
+    let Some(taken) = squat(&path).map(Result::unwrap) else { return };
     let (secret, socket) = (folder.path().join("secret"), path.to_str().unwrap());
     std::fs::write(&secret, "secret").unwrap();
     let place = folder.path().join("received");
@@ -96,21 +96,30 @@ fn an_agent_of_another_user_gets_and_gives_nothing() {
 fn a_taken_port_leads_to_no_agent_of_another_user() {
     let old = Path::new("/tmp/rackweave-cast.sock");
     let _ = std::fs::remove_file(old);
-    let Some(taken) = squat(old) else { return };
+    // Another run of this test may have it: what matters is that it is there.
+    let taken = match squat(old) {
+        None => return,
+        Some(Err(error)) => {
+            use std::io::ErrorKind::{AddrInUse, NotFound};
+            assert!(matches!(error.kind(), AddrInUse | NotFound), "{error}");
+            None
+        }
+        Some(Ok(taken)) => Some(taken),
+    };
     let port = UdpSocket::bind("127.0.0.1:0").unwrap();
     let listen = port.local_addr().unwrap().to_string();
     let folder = tempfile::tempdir().unwrap();
     let place = folder.path().to_str().unwrap();
     let args = ["receive", "--once", "--dir", place, "--listen", &listen];
     let output = rackweave(&args).output().unwrap();
-    std::fs::remove_file(old).unwrap();
+    let _ = std::fs::remove_file(old);
     let message = String::from_utf8(output.stderr).unwrap();
     assert_eq!(output.status.code(), Some(1), "{message}");
     assert!(
         message.contains("in use, and no agent of this user or of root answers at /run/rackweave/"),
         "{message}"
     );
-    assert!(taken.try_recv().is_err());
+    assert!(taken.is_none_or(|taken| taken.try_recv().is_err()));
     // Nor can another user be there first.
     let there = runtime_folder().unwrap();
     std::fs::create_dir_all(&there).unwrap();
@@ -152,6 +161,35 @@ fn an_agent_serves_no_application_of_another_user() {
         assert!(ask(&path).unwrap().contains("waiting"));
     }
     kill(child);
+}
+
+/// An agent that refuses a user hangs up, before or after it has got the request.
+#[test]
+fn the_reason_of_an_agent_that_refuses_is_reported() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("socket");
+    let listener = UnixListener::bind(&path).unwrap();
+    std::thread::spawn(move || {
+        for mut stream in listener.incoming().flatten() {
+            let _ = stream.write_all(b"{\"error\": \"not for this user\"}\n");
+        }
+    });
+    let (socket, place) = (path.to_str().unwrap(), folder.path().to_str().unwrap());
+    let file = folder.path().join("file");
+    std::fs::write(&file, "content").unwrap();
+    for _ in 0..5 {
+        for args in [
+            &["send", file.to_str().unwrap(), "--to", "127.0.0.1:9", "--socket", socket][..],
+            &["receive", "--once", "--dir", place, "--socket", socket],
+            &["sessions", "--socket", socket],
+            &["sessions", "--json", "--socket", socket],
+        ] {
+            let output = rackweave(args).output().unwrap();
+            let message = String::from_utf8(output.stderr).unwrap();
+            assert_eq!(output.status.code(), Some(1), "{args:?}: {message}");
+            assert!(message.contains("not for this user"), "{args:?}: {message}");
+        }
+    }
 }
 
 #[test]

@@ -127,8 +127,8 @@ fn cast(number: u64) {
         command.stdout(Stdio::piped()).stderr(Stdio::piped());
         Sender::start(command)
     };
-    let (events, gone) = fates(&mut rng);
-    let began = now();
+    let (events, mut gone) = fates(&mut rng);
+    let (began, mut lag) = (now(), Duration::ZERO);
     let mut sender: Option<Sender> = Some(send());
     for (time, event) in &events {
         if let Some(left) = ms(*time).checked_sub(began.elapsed()) {
@@ -142,9 +142,16 @@ fn cast(number: u64) {
             Action::KillSender => sender = None,
             Action::StartSender => sender = Some(send()),
         }
+        lag = lag.max(began.elapsed().saturating_sub(ms(*time)));
+    }
+    // A sender invites those that never answered it for three seconds. A receiver that is killed before it has answered, and again soon
+    // after it was started, is there for some of these in a schedule that is kept, and may miss all of them in another.
+    if lag > ms(250) {
+        println!("cast {number}: the machine was {lag:?} late, so that receivers may be absent");
+        gone = (0..RECEIVERS).collect();
     }
     let output = sender.unwrap().output();
-    let what = format!("cast {number}: {events:?}");
+    let what = format!("cast {number}: {lag:?} late: {events:?}");
     check(&output, &addresses, &files, &places, &gone, &what);
 }
 

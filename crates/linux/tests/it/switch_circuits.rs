@@ -59,7 +59,6 @@ struct Host {
 impl Host {
     fn new(number: u32, port: SocketAddr) -> Self {
         let socket = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
-        socket.set_read_timeout(Some(Duration::from_millis(400))).unwrap();
         let host = Self { number: HostId(number), socket, port };
         host.send(host.number);
         host
@@ -71,15 +70,17 @@ impl Host {
         self.socket.send_to(&bytes, self.port).unwrap();
     }
 
-    /// Whether a frame comes before the timeout.
-    fn hears(&self) -> bool {
+    /// Whether a frame comes: within a minute if one is expected, since a machine can have much else to do.
+    fn hears(&self, is_expected: bool) -> bool {
+        let limit = Duration::from_millis(if is_expected { 60_000 } else { 400 });
+        self.socket.set_read_timeout(Some(limit)).unwrap();
         self.socket.recv(&mut [0; 2048]).is_ok()
     }
 
     /// Forgets what has come.
     fn forget(&self) {
         self.socket.set_nonblocking(true).unwrap();
-        while self.hears() {}
+        while self.socket.recv(&mut [0; 2048]).is_ok() {}
         self.socket.set_nonblocking(false).unwrap();
     }
 }
@@ -93,7 +94,7 @@ fn with_hosts(config: SwitchConfig, test: impl FnOnce(&Control, &[Host])) -> Rep
     std::thread::scope(|threads| {
         let running = threads.spawn(|| switch.run(&control).unwrap());
         let hosts: Vec<_> = (0..3).map(|host| Host::new(host, ports[host as usize])).collect();
-        let until = clock.now() + Span::from_secs(5);
+        let until = clock.now() + Span::from_secs(60);
         while control.report().unwrap().counters.learnt < 3 {
             assert!(clock.now() < until, "the switch learns the hosts");
         }
@@ -124,14 +125,14 @@ fn dark_ports_drop_what_is_sent_and_others_do_not() {
             for (from, to) in [(0, 1), (0, 2), (2, 1)] {
                 hosts[to].forget();
                 hosts[from].send(HostId(to as u32));
-                assert!(hosts[to].hears(), "before the move");
+                assert!(hosts[to].hears(true), "before the move");
             }
             let change = control.reconfigure(Circuits::Servers(vec![0, 1, 1])).unwrap();
             assert_eq!(change.up.since(change.at), Span::from_secs(10));
             for (from, to, is_dark) in [(0, 1, true), (1, 0, true), (0, 2, dark == Dark::All)] {
                 hosts[to].forget();
                 hosts[from].send(HostId(to as u32));
-                assert_eq!(hosts[to].hears(), !is_dark, "{dark:?}: from {from} to {to}");
+                assert_eq!(hosts[to].hears(!is_dark), !is_dark, "{dark:?}: from {from} to {to}");
             }
         });
         assert_eq!(lost(&report), if dark == Dark::All { 3 } else { 2 });
@@ -153,7 +154,7 @@ fn ports_are_lit_again_after_the_dark_time() {
             for (from, to) in [(0, 1), (1, 0), (0, 2), (2, 0), (1, 2), (2, 1)] {
                 hosts[to].forget();
                 hosts[from].send(HostId(to as u32));
-                assert!(hosts[to].hears(), "{tors:?}: from {from} to {to}");
+                assert!(hosts[to].hears(true), "{tors:?}: from {from} to {to}");
             }
         }
         let change = control.reconfigure(Circuits::Servers(vec![0, 0, 1])).unwrap();
@@ -169,14 +170,14 @@ fn a_schedule_is_followed_by_the_switchs_clock() {
     let at = clock.now() + Span::from_ms(300);
     config.moves = vec![Move { at, circuits: Circuits::Servers(vec![1, 0, 1]) }];
     let report = with_hosts(config, |control, hosts| {
-        let until = clock.now() + Span::from_secs(5);
+        let until = clock.now() + Span::from_secs(60);
         while control.report().unwrap().circuits.len() < 2 {
             assert!(clock.now() < until, "the move begins");
         }
         pass(clock, Span::from_ms(100));
         hosts[2].forget();
         hosts[0].send(HostId(2));
-        assert!(hosts[2].hears());
+        assert!(hosts[2].hears(true));
     });
     assert_eq!(report.circuits[1], (at, Circuits::Servers(vec![1, 0, 1])));
 }

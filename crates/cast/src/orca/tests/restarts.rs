@@ -367,12 +367,12 @@ fn a_sender_that_hashes_can_be_ended() {
         let began = engine.clock().now();
         let _ = engine.turn().unwrap();
         let took = engine.clock().now().since(began);
-        assert!(took < Span::from_secs(2) && engine.has_work(), "{took}");
+        assert!(took < Span::from_secs(30) && engine.has_work(), "{took}");
     }
     engine.abort(session);
     let began = engine.clock().now();
     drive(&mut engine, None);
     let took = engine.clock().now().since(began);
-    assert!(took < Span::from_secs(2), "{took}");
+    assert!(took < Span::from_secs(30), "{took}");
     drop(to.crash());
 }

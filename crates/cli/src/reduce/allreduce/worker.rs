@@ -97,7 +97,7 @@ fn read<T: Element>(path: &Path) -> miette::Result<Vec<T>> {
     let shown = escaped(&path.display().to_string());
     let mut bytes = Vec::new();
     let read = if path == Path::new("-") {
-        io::stdin().lock().read_to_end(&mut bytes)
+        rackweave_linux::sys::standard_input().and_then(|mut input| input.read_to_end(&mut bytes))
     } else {
         File::open(path).and_then(|mut file| file.read_to_end(&mut bytes))
     };
