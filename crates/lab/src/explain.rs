@@ -4,7 +4,7 @@ use rackweave_core::{Span, frame};
 use rackweave_sim::Fabric;
 use rackweave_sim::config::{StreamConfig, Topology};
 use rackweave_transport::TransportConfig;
-use rackweave_workload::Pattern;
+use rackweave_workload::{Generator, Pattern};
 use serde::Serialize;
 
 use crate::allreduce::{AllreduceConfig, Scheme};
@@ -146,7 +146,7 @@ impl Explanation {
         let all = measured.map(|measured| measured + others.iter().map(|(n, _)| n).sum::<f64>());
         let hops = measured.map(|measured| {
             let packets = others.iter().map(|(n, packets)| n * packets).sum::<f64>();
-            (measured * plan.packets_per_message + packets) * path.hops() as f64
+            (measured * plan.packets_per_message + packets) * mean_links(&point.fabric, &path)
         });
         let warning = started.zip(simulated).zip(point.config.streams.first());
         let warning = warning
@@ -417,16 +417,33 @@ fn end_of(
     let receivers = receivers.map_or(hosts, |range| u64::from(range.end - range.start)).max(1);
     let each = |links: u64| (links, rate / links as f64);
     let others = beside.iter().filter_map(|(_, plan)| Some(plan.per_second? * plan.mean_bytes));
+    let measure = &point.config.measure;
+    let generator = stream.mean_gap(point.fabric.host_rate()).and_then(|gap| {
+        Generator::new(
+            &stream.workload,
+            point.fabric.hosts(),
+            gap,
+            point.config.seed,
+            point.config.run,
+            0,
+        )
+    });
+    // What cannot be generated cannot be run.
+    let Ok(generator) = generator else { return last_start };
     let load = Load {
         sizes,
         wire_bytes: &wire_bytes,
         links: [each(plan.senders), each(receivers)],
+        generator,
+        hosts: point.fabric.hosts(),
+        messages: (measure.messages < u64::MAX).then_some(measure.messages),
         link_bps: share_of_a_host(&point.fabric),
         taken_bps: others.sum::<f64>() * 8.0 / hosts as f64,
-        warmup: point.config.measure.warmup,
+        warmup: measure.warmup,
         last_start,
-        load_until: if point.config.measure.stop_load { last_start } else { plan.stop },
-        time_limit: point.config.measure.time_limit,
+        is_stopped: measure.stop_load,
+        stop: plan.stop,
+        time_limit: measure.time_limit,
     };
     load.end()
 }
@@ -446,6 +463,22 @@ fn share_of_a_host(fabric: &Fabric) -> f64 {
     };
     let across = |(bps, local): (f64, f64)| bps * (hosts - 1.0) / (hosts - local).max(1.0);
     core.map_or(host, |core| across(core).min(host))
+}
+
+/// Returns the links between two hosts, on average over all pairs.
+fn mean_links(fabric: &Fabric, longest: &Path) -> f64 {
+    let (hosts, longest) = (f64::from(fabric.hosts()), longest.hops() as f64);
+    // The hosts below a switch, and those below the switches that it shares with others without the core.
+    let (switch, pod) = match fabric.config().topology {
+        Topology::LeafSpine { hosts_per_leaf, .. } => {
+            (f64::from(hosts_per_leaf), f64::from(hosts_per_leaf))
+        }
+        Topology::FatTree { k, .. } => (f64::from(k) / 2.0, f64::from(k) * f64::from(k) / 4.0),
+        _ => return longest,
+    };
+    let below_switch = 2.0 * (switch - 1.0);
+    let in_pod = 4.0 * (pod - switch);
+    (below_switch + in_pod + longest * (hosts - pod)) / (hosts - 1.0)
 }
 
 /// A workload in numbers.
@@ -686,6 +719,7 @@ mod tests {
             ("tcp", "0.5", 28.94e3, 53.1e6, 29.0),
             ("tcp", "0.7", 59.77e3, 151e6, 143.0),
             ("ndp", "0.3", 20.24e3, 32.4e6, 6.43),
+            ("ndp", "0.5", 32.80e3, 91.6e6, 29.2),
             ("ndp", "0.7", 186e3, 721e6, 151.0),
         ];
         for (transport, load, simulated_us, hops, cpu_s) in cases {
@@ -693,12 +727,46 @@ mod tests {
             let explained = explain(&text);
             let of = |estimate: Option<f64>, run: f64, what: &str| {
                 let factor = estimate.unwrap() / run;
+                println!("{transport} at {load}: {:.3e}, {run:.3e} of {what}", factor * run);
                 assert!((0.5..2.0).contains(&factor), "{transport} at {load}: {factor} of {what}");
             };
             of(explained.simulated_us, simulated_us, "the simulated time");
             of(explained.packet_hops, hops, "the hops");
             of(explained.cpu_s, cpu_s, "the processor time");
-            assert_eq!(explained.warning.is_some(), load != "0.3", "{:?}", explained.warning);
+            assert!(explained.warning.is_some(), "{transport} at {load}");
+        }
+    }
+
+    /// Few messages, so that runs with other seeds take half or twice as long: their figures are from runs, as above.
+    #[test]
+    fn estimates_follow_the_seed() {
+        let w3 = "fabric = { topology = 'fat-tree', k = 8, host_link = '25 Gbps' }\ntransport.name = 'homa'\n\
+                  workload = { arrivals = 'poisson', sizes = 'W3', load = 0.7 }\nmeasure.messages = 20000";
+        let w4 = "fabric = { topology = 'single-switch', hosts = 16 }\ntransport.name = 'homa'\n\
+                  workload = { arrivals = 'poisson', sizes = 'W4', load = 0.5 }\nmeasure.messages = 1000";
+        let cases = [
+            (w3, 1, 14.80e3, 29.1e6, 11.7),
+            (w3, 2, 9.93e3, 19.0e6, 7.50),
+            (w3, 3, 12.21e3, 23.4e6, 9.31),
+            (w4, 1, 33.10e3, 786e3, 0.103),
+            (w4, 2, 60.83e3, 1519e3, 0.206),
+            (w4, 3, 27.84e3, 632e3, 0.084),
+            (w4, 4, 64.82e3, 1558e3, 0.213),
+            (w4, 5, 47.11e3, 1108e3, 0.150),
+            (w4, 6, 53.66e3, 1495e3, 0.223),
+            (w4, 7, 52.98e3, 1372e3, 0.190),
+            (w4, 8, 41.01e3, 1045e3, 0.139),
+        ];
+        for (text, seed, simulated_us, hops, cpu_s) in cases {
+            let explained = explain(&format!("seed = {seed}\n{text}"));
+            let of = |estimate: Option<f64>, run: f64, what: &str| {
+                let factor = estimate.unwrap() / run;
+                println!("seed {seed}: {:.3e}, {run:.3e} of {what}", factor * run);
+                assert!((0.5..2.0).contains(&factor), "seed {seed}: {factor} of {what}: {text}");
+            };
+            of(explained.simulated_us, simulated_us, "the simulated time");
+            of(explained.packet_hops, hops, "the hops");
+            of(explained.cpu_s, cpu_s, "the processor time");
         }
     }
 

@@ -26,6 +26,8 @@ const MAX_LINES_OF_GROUPS: usize = 6;
 const MAX_FACETS: usize = 12;
 /// The number of points above which the points of a line are not marked.
 const MAX_MARKS: usize = 40;
+/// The share of the height of a chart below which a line cannot be read.
+const LOW: f64 = 0.1;
 /// The number of columns to which a series over time is reduced.
 const COLUMNS: usize = 240;
 /// Width and height in pixels of a chart on the page; two charts fit side by side.
@@ -120,8 +122,8 @@ pub fn sections(points: &[PointResult]) -> Vec<Section> {
     add(
         LATENCY_TITLE,
         "From the moment a message is submitted until its last byte has arrived, over all \
-         messages. The second kind of chart shows the same distribution's tail: which share of \
-         messages takes longer than the time below. Further left is better in both.",
+         messages: the share of them that takes longer than the time below. Further left is better. \
+         The whole distribution shows the share that takes at most that time.",
         false,
         (facets(&|f| latency(points, f, true)), "Tail of the distribution"),
         (facets(&|f| latency(points, f, false)), "Whole distribution"),
@@ -544,7 +546,7 @@ pub(super) fn goodput_section(points: &[PointResult]) -> Option<Section> {
     let all = points.iter().filter(is_known).count();
     let shown: Vec<&PointResult> = points.iter().filter(is_known).take(MAX_FACETS).collect();
     let size = if shown.len() > 1 { SMALL } else { SIZE };
-    let chart = |point: &&PointResult| {
+    let chart = |point: &&PointResult, from: usize| {
         let line = |(nth, (name, samples)): (usize, (String, Vec<(f64, f64)>))| Series {
             label: name,
             look: Look::nth(nth),
@@ -558,11 +560,23 @@ pub(super) fn goodput_section(points: &[PointResult]) -> Option<Section> {
             title: point.label.clone(),
             x: Axis::new("time", Scale::Linear, Quantity::Micros).including(0.0),
             y: Axis::new("Gbit/s", Scale::Linear, Quantity::Number).including(0.0),
-            series: point.goodput_series().enumerate().map(line).take(MAX_LINES).collect(),
+            series: point
+                .goodput_series()
+                .enumerate()
+                .skip(from)
+                .map(line)
+                .take(MAX_LINES)
+                .collect(),
             size,
         }
     };
-    let charts: Vec<Chart> = shown.iter().map(chart).collect();
+    let charts: Vec<Chart> = shown.iter().map(|point| chart(point, 0)).collect();
+    let mut rows = vec![Row { folded_as: None, charts }];
+    if rows[0].charts.iter().any(is_first_much_higher) {
+        let charts = shown.iter().map(|point| chart(point, 1)).collect();
+        let title = "Without the measured messages, at the scale of the other streams".to_owned();
+        rows.push(Row { folded_as: Some(title), charts });
+    }
     let note = match all - shown.len() {
         0 => String::new(),
         _ => format!("The first {} of {all} points are shown.", shown.len()),
@@ -580,9 +594,17 @@ pub(super) fn goodput_section(points: &[PointResult]) -> Option<Section> {
                chart has its own time axis, because runs differ in length."
             .to_owned(),
         legend: names.map(|(nth, (name, _))| (common(nth, name), Look::nth(nth), false)).collect(),
-        rows: vec![Row { folded_as: None, charts }],
+        rows,
         note,
     })
+}
+
+/// Returns whether some line stays so low beside the first one that it looks like the axis.
+fn is_first_much_higher(chart: &Chart) -> bool {
+    let highest = |series: &Series| series.points.iter().map(|point| point.1).fold(0.0, f64::max);
+    let mut heights = chart.series.iter().map(highest);
+    let first = heights.next().unwrap_or(0.0);
+    heights.any(|height| height > 0.0 && height < LOW * first)
 }
 
 /// Returns the section on the traffic that scenarios count over time: a chart for each point. `None` if there is none.

@@ -14,7 +14,7 @@ use super::{Head, heat, number, pods, verdict};
 use crate::results::columns::{
     ALLREDUCE, ALLREDUCE_STEP, CAST, IMAGE, IMAGE_CLIENT, RECEIVER, REDUCE, REDUCE_JOB,
 };
-use crate::results::{PointResult, SizeBucket, end_name};
+use crate::results::{PointResult, SizeBucket, StreamSummary, end_name};
 
 /// The style sheet of the page, without the lines' colours.
 pub(crate) const STYLE: &str = include_str!("report.css");
@@ -387,6 +387,13 @@ fn streams(page: &mut String, points: &[PointResult]) {
         .zip(charts::looks(points))
         .flat_map(|(point, look)| compare::streams(point).map(move |stream| (point, look, stream)));
     plain_table(page, &compare::stream_columns(points), rows);
+    let counted = |stream: &StreamSummary| stream.messages.unfinished > stream.messages.left_out;
+    if points.iter().flat_map(compare::streams).any(counted) {
+        page.push_str(
+            "<p class=\"note\">A message that had not arrived when the run ended counts with the time until then: the latency and \
+             the slowdown of its stream are at least those shown.</p>\n",
+        );
+    }
     if let Some(section) = charts::streams_section(points) {
         legend(page, &section);
         figure_rows(page, &section);
@@ -633,7 +640,7 @@ const TERMS: [(&str, &str); 9] = [
     (
         "Sent again and timeouts",
         "Data packets that a host of the transport had sent before, and expired timers after which it sent again, or requested \
-         again, what had not arrived. Zeros are not shown.",
+         again, what had not arrived. A column with zeros only is left out.",
     ),
     (
         "Queue",

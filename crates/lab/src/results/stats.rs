@@ -179,10 +179,15 @@ pub(crate) fn slowdown_curve(samples: &[Sample], steps: usize) -> Vec<CurvePoint
     let mut curve = Vec::new();
     let mut from = 0;
     while from < count {
-        let step = curve.len() + 1;
-        let mut to = (count * step / steps).clamp(from + 1, count);
+        // A step that took more, because many messages have one size, makes none of the next ones smaller: percentiles of a few
+        // messages jump. The last step takes what would not fill half of another one.
+        let full = count.div_ceil(steps).max(1);
+        let mut to = (from + full).min(count);
         while to < count && sorted[to].bytes == sorted[to - 1].bytes {
             to += 1;
+        }
+        if (count - to) * 2 < full {
+            to = count;
         }
         let mut slowdowns: Vec<f64> = sorted[from..to].iter().map(|s| s.slowdown).collect();
         let stats = Stats::of(&mut slowdowns);
@@ -262,6 +267,23 @@ mod tests {
             let curve = slowdown_curve(&samples, 20);
             prop_assert!(curve.windows(2).all(|w| w[0].size_bytes < w[1].size_bytes));
             prop_assert!(curve.last().is_none_or(|last| last.count_fraction == 1.0));
+        }
+
+        /// Some sizes are those of many messages, as in published distributions.
+        #[test]
+        fn steps_of_a_curve_have_at_least_half_of_their_share_of_messages(
+            sizes in prop::collection::vec(prop_oneof![Just(8_u64), Just(500), 1_u64..2000], 1..400),
+        ) {
+            let sample = |bytes: &u64| {
+                Sample { bytes: *bytes, receiver: HostId(0), latency_us: 1.0, slowdown: 1.0 }
+            };
+            let samples: Vec<Sample> = sizes.iter().map(sample).collect();
+            let mut before = 0.0;
+            for step in slowdown_curve(&samples, 20) {
+                let messages = (step.count_fraction - before) * sizes.len() as f64;
+                prop_assert!(messages * 2.0 > (sizes.len() / 20) as f64 - 1e-6, "{messages} of {}", sizes.len());
+                before = step.count_fraction;
+            }
         }
     }
 
