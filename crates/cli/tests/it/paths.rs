@@ -140,7 +140,8 @@ fn calls_are_answered_behind_a_smaller_mtu_with_and_without_reports_of_it() {
             [&["--transport", "homa"], &["--transport", "polo"], &["--scenario", &tcp]];
         for (number, transport) in transports.into_iter().enumerate() {
             for with_key in [false, true] {
-                let setup = [transport, if with_key { &["--key", &key] } else { &[] }].concat();
+                let with: &[&str] = if with_key { &["--key", &key] } else { &[] };
+                let setup = [transport, with].concat();
                 let listen = format!("10.8.2.1:{}", 4000 + 2 * number + usize::from(with_key));
                 let serve = ["rpc", "serve", "--listen", &listen, "--allow", "10.8.0.0/16"];
                 let mut serve = path.rackweave("b", &[&serve[..], &setup].concat());

@@ -247,7 +247,7 @@ async fn a_server_that_stands_still_for_seconds_executes_no_call_twice_and_goes_
     let mut all = JoinSet::new();
     for (name, transport) in transports() {
         all.spawn(async move {
-            let address = own_address();
+            let address = free_address();
             let server = Server::start(name, address);
             let here = node(&transport);
             let (client, peer) = (here.client(), here.peer(address));
