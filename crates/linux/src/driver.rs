@@ -25,8 +25,9 @@ use crate::wait;
 /// The most calls to receive from one socket in a turn, so that timers and sending are served under load.
 const RECEIVE_CALLS: usize = 4;
 
-/// Datagrams that wait for room in the socket's buffer are dropped when the host has not had a turn for this long: it stood still, and peers
-/// take a packet for lost, and its exchange for ended, long before. The value is how late packets may be that transports expect.
+/// Datagrams that have waited for room in the socket's buffer for this long are dropped if the driver is told to: the host stood still or its
+/// link is very slow, and peers take a packet for lost, and its exchange for ended, before. The value is how late packets may be that
+/// transports expect.
 const STALE: Span = Span::from_ms(200);
 
 /// What a [`Driver`] needs of the machine that it runs on. [`UdpSocket`] is the operating system's; a simulator provides another
@@ -144,8 +145,10 @@ pub struct Driver<P = UdpSocket> {
     left: bool,
     /// What had arrived by then was handled.
     emptied: Time,
-    /// When timers were last served.
-    served: Time,
+    /// Whether [`STALE`] datagrams are dropped.
+    drops_stale: bool,
+    /// Whether the last attempt to send has left datagrams in the batch, and when that was.
+    blocked: Option<Time>,
 }
 
 impl<P: Platform> Driver<P> {
@@ -167,8 +170,17 @@ impl<P: Platform> Driver<P> {
             receive_batches: 0,
             left: false,
             emptied: Time::ZERO,
-            served: Time::ZERO,
+            drops_stale: false,
+            blocked: None,
         }
+    }
+
+    /// Drops datagrams that have waited for room in the socket's buffer for longer than peers take packets for delayed. This is for
+    /// exchanges, which have ended by then; the data of a cast stay welcome.
+    #[must_use]
+    pub const fn dropping_stale(mut self) -> Self {
+        self.drops_stale = true;
+        self
     }
 
     /// Receives from a second socket too, for instance one that is bound to a multicast group.
@@ -265,7 +277,20 @@ impl<P: Platform> Driver<P> {
         let refused = self.socket.send(&mut self.batch)?;
         self.refused += refused;
         self.sent += (waiting - self.batch.len()) as u64 - refused;
+        self.blocked = (!self.batch.is_empty()).then_some(self.last_now);
         Ok(())
+    }
+
+    /// Drops what an earlier turn could not send, if that was too long ago. What is queued after that turn waits behind it and goes with
+    /// it; of a turn that has begun nothing is in the batch yet.
+    fn drop_stale(&mut self) {
+        if self.drops_stale
+            && let Some(since) = self.blocked
+            && self.now().since(since) >= STALE
+        {
+            self.blocked = None;
+            self.refused += self.batch.discard() as u64;
+        }
     }
 
     /// One turn of a host: receives, serves timers, sends. Returns when the next one is due if nothing happens before; a
@@ -290,12 +315,8 @@ impl<P: Platform> Driver<P> {
 
     /// Serves timers and sends.
     fn serve<D: Driven<P>>(host: &mut D, more: bool) -> io::Result<Option<Time>> {
-        let driver = host.driver();
-        let now = driver.now();
-        if now.since(driver.served) >= STALE {
-            driver.refused += driver.batch.discard() as u64;
-        }
-        driver.served = now;
+        host.driver().drop_stale();
+        let now = host.driver().now();
         if host.handle_timeout(now, more).is_break() || host.transmit(now)? || more {
             return Ok(Some(now));
         }
@@ -308,6 +329,8 @@ impl<P: Platform> Driver<P> {
     /// If a socket has failed.
     pub fn receive<D: Driven<P>>(host: &mut D) -> io::Result<bool> {
         let driver = host.driver();
+        // Before datagrams are handled, whose answers are not stale.
+        driver.drop_stale();
         if std::mem::take(&mut driver.drained) {
             return Ok(false);
         }

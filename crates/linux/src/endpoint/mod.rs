@@ -229,7 +229,7 @@ impl<P: Platform> Endpoint<P> {
             sweep_at: Time::ZERO,
             leaving: BTreeSet::new(),
             ids: Ids::at(&mut platform),
-            driver: Driver::new(config.clock, platform),
+            driver: Driver::new(config.clock, platform).dropping_stale(),
             stats: Stats::default(),
             config,
         }
