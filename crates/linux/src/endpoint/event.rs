@@ -65,7 +65,8 @@ pub enum Event {
     Written { peer: HostId, id: MessageId, bytes: u64 },
     /// A stream has ended in both directions.
     Closed { peer: HostId, id: MessageId },
-    /// A peer has restarted, and has lost its earlier messages and streams.
+    /// A peer has restarted, and has lost its earlier messages and streams. Those that this host sends fail by their transport; streams of
+    /// which it only receives may wait without an end, so the application cancels them.
     PeerRestarted { peer: HostId },
     /// A peer cannot be talked to because its key differs. The peer's report is not authentic, so this is reported only when the
     /// peer has not answered otherwise; the peer's messages then wait for the transport's timeout, unless cancelled.

@@ -252,7 +252,13 @@ impl App {
                     self.give_up(peer, "the peer has restarted");
                     self.reports.push(Report::PeerRestarted(host));
                     self.serving.retain(|(of, _), _| *of != peer);
-                    self.inflows.retain(|(of, _), _| *of != peer);
+                    // As the library does: an end that only receives may wait for its peer without an end.
+                    let of_peer: Vec<_> =
+                        self.inflows.keys().filter(|(of, _)| *of == peer).copied().collect();
+                    for (peer, id) in of_peer {
+                        self.inflows.remove(&(peer, id));
+                        self.endpoint.cancel(peer, MessageId(id.0 ^ 1));
+                    }
                 }
                 Event::PathMtu { peer, change } => {
                     let host = self.host_of(peer);
