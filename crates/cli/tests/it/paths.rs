@@ -3,8 +3,8 @@
 //! With reports, two routers with a link of a smaller MTU between them return ICMP "fragmentation needed", from which the
 //! kernels learn the path's MTU; without, a bridge drops what is longer.
 
-use std::io::{BufRead as _, BufReader, Lines};
-use std::process::{Child, ChildStdout, Command, Stdio};
+use std::io::{BufRead as _, BufReader, Lines, Read};
+use std::process::{Child, Command, Stdio};
 
 use serde_json::Value;
 
@@ -108,13 +108,16 @@ impl Drop for Path {
 }
 
 /// A process that is killed on drop, and what it prints.
-struct Server(Child, Lines<BufReader<ChildStdout>>);
+struct Server(Child, Lines<BufReader<Box<dyn Read>>>);
 
 impl Server {
     /// Waits until it prints a line with this text.
     fn start(command: &mut Command, until: &str) -> Self {
         let mut child = command.stdout(Stdio::piped()).spawn().unwrap();
-        let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
+        // A cast's status is on stderr.
+        let status = child.stderr.take().map(|stderr| Box::new(stderr) as Box<dyn Read>);
+        let printed = status.unwrap_or_else(|| Box::new(child.stdout.take().unwrap()));
+        let mut lines = BufReader::new(printed).lines();
         assert!(lines.any(|line| line.unwrap().contains(until)), "it has ended");
         Self(child, lines)
     }
@@ -191,7 +194,7 @@ fn a_cast_arrives_behind_routers_that_report_their_mtu() {
     let receive =
         ["cast", "receive", "--once", "--from", "10.8.1.1", "--dir", place.to_str().unwrap()];
     let mut receiver = path.rackweave("b", &receive);
-    let mut receiver = Server::start(receiver.stderr(Stdio::null()), "receiving at");
+    let mut receiver = Server::start(receiver.stderr(Stdio::piped()), "receiving at");
     let send = ["cast", "send", "--json", "--to", "10.8.2.1", big.to_str().unwrap()];
     let output = path.rackweave("a", &send).output().unwrap();
     assert_eq!(output.status.code(), Some(0), "{output:?}");
