@@ -89,14 +89,19 @@ impl Record {
                 bytes.extend_from_slice(&record(root, chunk));
             }
         }
-        let file = named.open(Open::UpdateOrCreate)?;
-        if is_foreign(&file.stat()?) {
-            let text = format!("{} exists already, and is not Rackweave's", named.path.display());
-            return Err(io::Error::new(io::ErrorKind::AlreadyExists, text));
+        // It gets its name when it is complete: whoever is killed meanwhile keeps the record of earlier attempts.
+        let aside = part.suffixed(".chunks.new");
+        let file = aside.open(Open::UpdateOrCreate)?;
+        for (it, found) in [(&named, named.stat()), (&aside, Some(file.stat()?))] {
+            if found.is_some_and(|found| is_foreign(&found)) {
+                let text = format!("{} exists already, and is not Rackweave's", it.path.display());
+                return Err(io::Error::new(io::ErrorKind::AlreadyExists, text));
+            }
         }
         file.set_len(0)?;
         let mut this = Self { file, named, root: *root, end: 0 };
         this.append(&bytes)?;
+        aside.folder.rename(&aside.name, &this.named.name, true)?;
         Ok(this)
     }
 
