@@ -514,7 +514,7 @@ mod tests {
         let mut after = before.clone();
         readdress_group(&mut after, HostId(9));
         assert_eq!(before, after);
-        for kind in [*GROUP_KINDS.end() + 1, 255] {
+        for kind in [PATH + 1, 255] {
             bytes[1] = kind;
             seal(&mut bytes[..BYTES as usize]);
             assert_eq!(glance(&bytes), Err(Malformed::OverlayKind(kind)));
