@@ -25,9 +25,9 @@ use crate::wait;
 /// The most calls to receive from one socket in a turn, so that timers and sending are served under load.
 const RECEIVE_CALLS: usize = 4;
 
-/// Datagrams that have waited for room in the socket's buffer for this long are dropped if the driver is told to: the host stood still or its
-/// link is very slow, and peers take a packet for lost, and its exchange for ended, before. The value is how late packets may be that
-/// transports expect.
+/// With [`Driver::dropping_stale`], datagrams for which the socket's buffer had no room are dropped when the driver has not tried to send
+/// them for this long: the host stood still or its link is very slow, and peers take a packet for lost, and its exchange for ended,
+/// before. The value is how late packets may be that transports expect.
 const STALE: Span = Span::from_ms(200);
 
 /// What a [`Driver`] needs of the machine that it runs on. [`UdpSocket`] is the operating system's; a simulator provides another
@@ -114,7 +114,7 @@ pub trait Driven<P = UdpSocket> {
 pub struct DriverStats {
     /// Datagrams that the kernel has accepted.
     pub sent: u64,
-    /// Datagrams that the kernel has refused, which are lost.
+    /// Datagrams that the kernel has refused, or that were dropped after they had waited for room for too long; they are lost.
     pub refused: u64,
     /// System calls that sent datagrams.
     pub send_calls: u64,
@@ -410,5 +410,122 @@ impl AsFd for Driver {
     /// The sending socket's.
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.socket.as_fd()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::VecDeque;
+
+    use super::*;
+
+    /// A machine that a test steps.
+    struct Machine {
+        now: Time,
+        has_room: bool,
+        inbox: VecDeque<(SocketAddr, u8, Vec<u8>)>,
+        sent: Vec<Vec<u8>>,
+    }
+
+    impl Platform for Machine {
+        fn send(&mut self, batch: &mut SendBatch) -> io::Result<u64> {
+            while self.has_room
+                && let Some((_, _, bytes)) = batch.pop()
+            {
+                self.sent.push(bytes);
+            }
+            Ok(0)
+        }
+
+        fn receive(&mut self, batch: &mut ReceiveBatch) -> io::Result<()> {
+            batch.fill(&mut self.inbox);
+            Ok(())
+        }
+
+        fn now(&self, _: Clock) -> Time {
+            self.now
+        }
+
+        fn random(&mut self) -> u128 {
+            0
+        }
+
+        fn realtime_ns(&self) -> u64 {
+            0
+        }
+
+        fn has_aes(&self) -> bool {
+            false
+        }
+    }
+
+    /// Answers each datagram with its bytes.
+    struct Echo(Driver<Machine>);
+
+    impl Driven<Machine> for Echo {
+        fn driver(&mut self) -> &mut Driver<Machine> {
+            &mut self.0
+        }
+
+        fn handle_datagrams(&mut self, _: Time, batch: &ReceiveBatch) {
+            for datagram in batch.datagrams() {
+                let write = |out: &mut Vec<u8>| out.extend_from_slice(datagram.bytes);
+                self.0.batch().push(datagram.from, 0, write, SmallVec::new());
+            }
+        }
+
+        fn handle_timeout(&mut self, _: Time, _: bool) -> ControlFlow<()> {
+            ControlFlow::Continue(())
+        }
+
+        fn transmit(&mut self, _: Time) -> io::Result<bool> {
+            self.0.flush().map(|()| false)
+        }
+
+        fn finish_turn(&mut self, _: Time) -> Option<Time> {
+            None
+        }
+    }
+
+    fn echo(drops_stale: bool) -> Echo {
+        let machine =
+            Machine { now: Time::ZERO, has_room: true, inbox: VecDeque::new(), sent: Vec::new() };
+        let driver = Driver::new(Clock::with_origin(0), machine);
+        Echo(if drops_stale { driver.dropping_stale() } else { driver })
+    }
+
+    /// A turn at this time, before which this datagram has arrived.
+    fn turn(host: &mut Echo, ms: u64, arrived: u8) {
+        let from = SocketAddr::from(([127, 0, 0, 1], 9));
+        host.0.socket.now = Time::ZERO + Span::from_ms(ms);
+        host.0.socket.inbox.push_back((from, 0, vec![arrived]));
+        Driver::turn(host).unwrap();
+    }
+
+    #[test]
+    fn a_host_that_was_idle_sends_its_answers() {
+        let mut host = echo(true);
+        for (number, ms) in [0, 199, 1000, 100_000].into_iter().enumerate() {
+            turn(&mut host, ms, number as u8);
+        }
+        assert_eq!(host.0.socket.sent, [[0], [1], [2], [3]]);
+        assert_eq!(host.0.stats().refused, 0);
+    }
+
+    #[test]
+    fn what_a_host_that_stood_still_could_not_send_is_dropped_where_that_is_wanted() {
+        for (drops_stale, after, sent) in
+            [(true, 399, &[[1], [2], [3]][..]), (true, 400, &[[3]]), (false, 400, &[[1], [2], [3]])]
+        {
+            let mut host = echo(drops_stale);
+            host.0.socket.has_room = false;
+            // The host still takes turns: the second one is the last attempt.
+            turn(&mut host, 100, 1);
+            turn(&mut host, 200, 2);
+            host.0.socket.has_room = true;
+            turn(&mut host, after, 3);
+            assert_eq!(host.0.socket.sent, sent, "{drops_stale} {after}");
+            assert_eq!(host.0.stats().refused, 3 - sent.len() as u64);
+        }
     }
 }

@@ -4,16 +4,14 @@
 //! sweep, so that each chart shows the transports side by side on the same axes. Many points of one kind cannot be
 //! distinguished in a chart. Of those a subset is shown, evenly chosen, and a note explains this.
 
-use std::collections::BTreeMap;
-
-use rackweave_core::{Bytes, Rate, Span};
 use rackweave_sim::result::QueueSample;
 
 use super::number;
 use super::svg::{Axis, Chart, LIGHT, Look, Series};
+use super::sweeps::sweeps;
 use super::ticks::{self, Quantity, Scale};
 use crate::results::stats::cdf;
-use crate::results::{PointResult, Stats, TrafficSeries, short_key};
+use crate::results::{PointResult, Stats, TrafficSeries};
 
 /// The heading of the section on latency.
 pub(super) const LATENCY_TITLE: &str = "Latency";
@@ -33,7 +31,7 @@ const COLUMNS: usize = 240;
 /// Width and height in pixels of a chart on the page; two charts fit side by side.
 const SIZE: (f64, f64) = (520.0, 300.0);
 /// Width and height in pixels of a small chart with text of the same size; three fit side by side.
-const SMALL: (f64, f64) = (380.0, 250.0);
+pub(super) const SMALL: (f64, f64) = (380.0, 250.0);
 
 /// Charts that belong together, under one heading and one legend.
 #[derive(Clone, Debug)]
@@ -697,134 +695,8 @@ fn envelope(series: &[QueueSample], of: impl Fn(&QueueSample) -> u64) -> Vec<(f6
         .collect()
 }
 
-/// Returns a section for each swept key with at least three values, with results over the value.
-fn sweeps(points: &[PointResult]) -> Vec<Section> {
-    let mut keys: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
-    for (key, value) in points.iter().flat_map(PointResult::variant) {
-        let values = keys.entry(key).or_default();
-        if !values.contains(&value) {
-            values.push(value);
-        }
-    }
-    keys.into_iter()
-        // Another seed repeats the same experiment.
-        .filter(|(key, values)| values.len() >= 3 && short_key(key) != "seed")
-        .map(|(key, values)| sweep(points, key, &values))
-        .collect()
-}
-
-/// A line of a sweep's charts: its name, and its points with their position on the x axis.
-type SweepLine<'a> = (String, Vec<(f64, &'a PointResult)>);
-
-fn sweep(points: &[PointResult], key: &str, values: &[&str]) -> Section {
-    let (x, places) = sweep_axis(key, values);
-    let mut lines: Vec<SweepLine<'_>> = Vec::new();
-    for point in points {
-        let Some(place) = point
-            .variant()
-            .find(|(k, _)| *k == key)
-            .and_then(|(_, value)| values.iter().position(|v| *v == value))
-        else {
-            continue;
-        };
-        let others = point.variant().filter(|(k, _)| *k != key);
-        let name = others.fold(point.summary.label.clone(), |name, (k, value)| {
-            format!("{name}, {} {value}", short_key(k))
-        });
-        let entry = (places[place], point);
-        match lines.iter_mut().find(|(n, _)| *n == name) {
-            Some((_, line)) => line.push(entry),
-            None => lines.push((name, vec![entry])),
-        }
-    }
-    let note = if lines.len() > MAX_LINES {
-        format!("The first {MAX_LINES} of {} lines are drawn.", lines.len())
-    } else {
-        String::new()
-    };
-    lines.truncate(MAX_LINES);
-    for (_, line) in &mut lines {
-        line.sort_by(|a, b| a.0.total_cmp(&b.0));
-    }
-    let chart = |title: &str, y: Axis, of: &dyn Fn(&PointResult) -> f64| Chart {
-        title: format!("{title} by {}", short_key(key)),
-        x: x.clone(),
-        y,
-        series: lines
-            .iter()
-            .enumerate()
-            .map(|(nth, (name, line))| Series {
-                label: name.clone(),
-                look: Look::nth(nth),
-                points: line.iter().map(|(x, point)| (*x, of(point))).collect(),
-                stroke: 2.0,
-                step: false,
-                marked: true,
-                notes: line.iter().map(|(_, p)| note_on(p, of(p))).collect(),
-            })
-            .collect(),
-        size: SMALL,
-    };
-    let slowdown = || Axis::new("slowdown", Scale::Log, Quantity::Number).including(1.0);
-    let goodput = Axis::new("Gbit/s", Scale::Linear, Quantity::Number).including(0.0);
-    Section {
-        title: format!("The sweep over {}", short_key(key)),
-        text: format!("All messages of a run together, against {key}."),
-        legend: lines
-            .iter()
-            .enumerate()
-            .map(|(nth, (name, _))| (name.clone(), Look::nth(nth), true))
-            .collect(),
-        rows: vec![Row {
-            folded_as: None,
-            charts: vec![
-                chart("Median slowdown", slowdown(), &|p| p.summary.slowdown.p50),
-                chart("99th-percentile slowdown", slowdown(), &|p| p.summary.slowdown.p99),
-                chart("Goodput", goodput, &|p| p.summary.goodput_gbps),
-            ],
-        }],
-        note,
-    }
-}
-
-fn note_on(point: &PointResult, value: f64) -> String {
+/// What is shown beside a point of a chart: where it is from, and its value.
+pub(super) fn note_on(point: &PointResult, value: f64) -> String {
     let missing = if point.summary.is_complete() { "" } else { " (messages are missing)" };
     format!("{}: {}{missing}", point.label, number::short(value))
-}
-
-/// Returns the axis of a swept key and the position of each of its values: to scale if all are numbers or quantities of
-/// one kind, else at equal distances.
-fn sweep_axis(key: &str, values: &[&str]) -> (Axis, Vec<f64>) {
-    #[expect(clippy::cast_precision_loss, reason = "places along an axis")]
-    let quantity = |text: &&str| -> Option<(f64, u8)> {
-        if let Ok(number) = text.parse::<f64>() {
-            return number.is_finite().then_some((number, 0));
-        }
-        let size = text.parse::<Bytes>().map(|v| (v.0 as f64, 1));
-        let span = text.parse::<Span>().map(|v| (v.ticks() as f64, 2));
-        let rate = text.parse::<Rate>().map(|v| (v.0 as f64, 3));
-        size.or(span.map_err(drop)).or(rate.map_err(drop)).ok()
-    };
-    let parsed: Option<Vec<(f64, u8)>> = values.iter().map(quantity).collect();
-    let title = key.to_owned();
-    let named = |places: &[f64]| -> Vec<(f64, String)> {
-        let mut names: Vec<(f64, String)> =
-            places.iter().copied().zip(values.iter().map(|v| (*v).to_owned())).collect();
-        names.sort_by(|a, b| a.0.total_cmp(&b.0));
-        names
-    };
-    if let Some(parsed) = parsed.filter(|p| p.iter().all(|(_, kind)| *kind == p[0].1)) {
-        let places: Vec<f64> = parsed.into_iter().map(|(value, _)| value).collect();
-        let low = places.iter().copied().fold(f64::INFINITY, f64::min);
-        let high = places.iter().copied().fold(f64::NEG_INFINITY, f64::max);
-        let scale = if low > 0.0 && high / low > 20.0 { Scale::Log } else { Scale::Linear };
-        return (Axis::new(title, scale, Quantity::Number).named(named(&places)), places);
-    }
-    #[expect(clippy::cast_precision_loss, reason = "a handful")]
-    let places: Vec<f64> = (0..values.len()).map(|i| i as f64).collect();
-    let last = places.last().copied().unwrap_or(0.0);
-    let axis = Axis::new(title, Scale::Linear, Quantity::Number)
-        .between(-0.3, last + 0.3)
-        .named(named(&places));
-    (axis, places)
 }

@@ -20,6 +20,7 @@ pub mod html;
 pub mod number;
 pub(crate) mod pods;
 pub mod svg;
+mod sweeps;
 pub mod table;
 pub mod ticks;
 mod verdict;

@@ -513,6 +513,12 @@ mod tests {
         Time::ZERO + Span::from_ms(ms)
     }
 
+    fn packet_to(host: HostId) -> Packet<Header> {
+        let id = rackweave_wire::Id64::new(2);
+        let header = rackweave_wire::datagram::Header { id, message_length: 1, offset: 0, len: 1 };
+        Packet::new(HostId(0), host, 100, Header::Datagram(header))
+    }
+
     fn address(port: u16) -> SocketAddr {
         SocketAddr::from(([127, 0, 0, 1], port))
     }
@@ -620,13 +626,7 @@ mod tests {
     #[test]
     fn hellos_to_a_silent_peer_end() {
         let mut table = table();
-        let header = rackweave_wire::datagram::Header {
-            id: rackweave_wire::Id64::new(2),
-            message_length: 1,
-            offset: 0,
-            len: 1,
-        };
-        let packet = Packet::new(HostId(0), HOST, 100, Header::Datagram(header));
+        let packet = packet_to(HOST);
         assert!(table.hold(at(0), packet));
         let mut hellos = 0;
         while let Some(next) = table.next_due() {
@@ -645,13 +645,7 @@ mod tests {
     #[test]
     fn what_an_idle_peer_holds_is_freed_and_its_number_stays() {
         let mut table = table();
-        let header = rackweave_wire::datagram::Header {
-            id: rackweave_wire::Id64::new(2),
-            message_length: 1,
-            offset: 0,
-            len: 1,
-        };
-        let packet = Packet::new(HostId(0), HOST, 100, Header::Datagram(header));
+        let packet = packet_to(HOST);
         assert!(table.hold(at(0), packet));
         assert_eq!(table.on_incarnation(at(1), HOST, 10, true), Incarnation::Current);
         assert_eq!(table.release(HOST).count(), 1);
@@ -678,12 +672,6 @@ mod tests {
     fn a_hundred_thousand_peers_are_asked_in_turn() {
         const PEERS: u32 = 100_000;
         let mut table = table();
-        let header = rackweave_wire::datagram::Header {
-            id: rackweave_wire::Id64::new(2),
-            message_length: 1,
-            offset: 0,
-            len: 1,
-        };
         let hosts: Vec<_> = (0..PEERS)
             .map(|n| {
                 table
@@ -692,7 +680,7 @@ mod tests {
             .collect();
         for (n, host) in hosts.iter().enumerate() {
             let now = Time::ZERO + Span::from_us(n as u64);
-            assert!(table.hold(now, Packet::new(HostId(0), *host, 100, Header::Datagram(header))));
+            assert!(table.hold(now, packet_to(*host)));
         }
         let (mut asked, mut last) = (0, Time::ZERO);
         while let Some(next) = table.next_due() {
