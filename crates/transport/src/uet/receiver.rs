@@ -173,11 +173,13 @@ impl Incoming {
         }
     }
 
-    /// Takes note of what the sender asks for; returns whether it wants more credit than it got. An honest sender asks for a window
-    /// at most, beyond what it has got.
-    fn asked_for(&mut self, target: u32, window: u32) -> bool {
-        self.target = self.target.max(target.min(self.pull.saturating_add(window)));
-        self.target > self.pull
+    /// Takes note of what the sender asks for; returns whether it wants credit: with EQDS if it asks for more than it had asked for,
+    /// even if it got more than that while nobody else wanted credit (`docs/sources.md#eqds-pulls`), otherwise if it asks for more than
+    /// it got. An honest sender asks for a window at most, beyond what it has got.
+    fn asked_for(&mut self, target: u32, window: u32, credit: Credit) -> bool {
+        let before = self.target;
+        self.target = before.max(target.min(self.pull.saturating_add(window)));
+        self.target > self.pull || credit == Credit::Eqds && self.target > before
     }
 }
 
@@ -222,6 +224,7 @@ impl Host {
         let (max_gaps, ack_bytes) = (usize::from(self.config.max_gaps), self.config.ack_bytes);
         let (bytes, window) =
             (self.config.header_bytes + u32::from(len), self.config.window_quanta());
+        let credit = self.config.credit;
         let Some((slot, incoming)) = self.incoming(now, packet.src, header, message_length) else {
             return Placement::Discard;
         };
@@ -255,12 +258,12 @@ impl Host {
             if due {
                 incoming.unacknowledged = 0;
             }
-            let wants = incoming.asked_for(pull_target, window);
+            let wants = incoming.asked_for(pull_target, window, credit);
             let ack = due.then(|| incoming.ack(number, ecn, retransmitted, false));
             self.let_ask(now, slot, wants, 0);
             ack
         } else {
-            let wants = incoming.asked_for(pull_target, window);
+            let wants = incoming.asked_for(pull_target, window, credit);
             let (received, incarnation) = (incoming.arrived(), incoming.incarnation);
             // EQDS gives credit for a packet more. With RCCC the message only has to be in a list.
             let per_packet = self.config.packet_bytes().div_ceil(QUANTUM);
@@ -315,11 +318,11 @@ impl Host {
         if message_length == 0 || message_length > self.config.max_message_bytes {
             return;
         }
-        let window = self.config.window_quanta();
+        let (window, credit) = (self.config.window_quanta(), self.config.credit);
         let Some((slot, incoming)) = self.incoming(now, from, header, message_length) else {
             return;
         };
-        incoming.asked_for(pull_target, window);
+        incoming.asked_for(pull_target, window, credit);
         // In EQDS each RTS adds a packet. Here it says how much waits, so that a window that was lost as a whole, by switches that
         // do not trim, does not take as many round trips as it has packets (our choice).
         let retransmits = backlog.min(window).saturating_sub(incoming.retransmissions);

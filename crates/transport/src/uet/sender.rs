@@ -25,6 +25,10 @@ pub struct Outgoing {
     tries_from: u32,
     /// Bytes that may be sent. A packet may be sent whenever there are any, so that they may be less than none after it.
     credit: i64,
+    /// EQDS: what was left of the first window when speculation ended. No packet may be sent for it, but it counts as credit that the
+    /// message has, so that it asks for less, and each attempt to send without other credit takes a packet of it
+    /// (`docs/sources.md#eqds-sender`).
+    leftover: i64,
     /// Whether no answer has arrived: what is sent is speculative.
     speculates: bool,
     /// The highest pull number.
@@ -88,6 +92,13 @@ impl Outgoing {
                 || self.nscc.window() >= self.in_flight(config) + u64::from(config.packet_bytes()))
     }
 
+    /// Whether the message takes its turn at the link: it may send, or it forfeits a packet of its leftover.
+    #[inline]
+    fn takes_turn(&self, config: &Config) -> bool {
+        self.is_ready(config)
+            || self.leftover > 0 && self.has_packet() && self.credit + self.leftover > 0
+    }
+
     /// Bytes in flight, where the last packet counts as a full one (our choice).
     #[inline]
     fn in_flight(&self, config: &Config) -> u64 {
@@ -117,7 +128,8 @@ impl Outgoing {
             }
         }
         let signed = |bytes: u64| i64::try_from(bytes).unwrap_or(i64::MAX);
-        let mut want = signed(want.min(config.max_window)).saturating_sub(self.credit);
+        let has = self.credit.saturating_add(self.leftover);
+        let mut want = signed(want.min(config.max_window)).saturating_sub(has);
         // UET asks for a packet at least, since the first answer ends speculation. EQDS's simulator has no such rule, and there a message
         // that is shorter than the window, and longer than what is sent until then, stops until its timeout; so EQDS asks here too.
         if self.speculates && unsent > 0 {
@@ -136,6 +148,7 @@ impl Outgoing {
     #[inline]
     fn take_packet(&mut self, now: Time, config: &Config, active: u32) -> Option<Body> {
         if !self.is_ready(config) {
+            self.leftover = (self.leftover - i64::from(config.packet_bytes())).max(0);
             return None;
         }
         if self.board.next() == 0 {
@@ -172,9 +185,12 @@ impl Outgoing {
     }
 
     /// Ends speculation: the receiver gives credit from now on.
-    fn stop_speculating(&mut self) {
+    fn stop_speculating(&mut self, config: &Config) {
         if self.speculates {
             self.speculates = false;
+            if config.credit == Credit::Eqds {
+                self.leftover = self.credit.max(0);
+            }
             self.credit = self.credit.min(0);
         }
     }
@@ -271,8 +287,10 @@ impl Outgoing {
         {
             self.board.lose_oldest();
             is_new |= self.timeout.expired(now, at);
-            // What is left of the window is not for retransmissions (`docs/sources.md#uet-sender`).
-            self.stop_speculating();
+            // What is left of the window is not for retransmissions (`docs/sources.md#uet-sender`). That it no longer counts as
+            // credit either, so that the message asks for all that it needs, is our choice.
+            self.stop_speculating(config);
+            self.leftover = 0;
             if config.nscc {
                 self.nscc.timed_out(u64::from(config.packet_bytes()), params);
             }
@@ -311,7 +329,7 @@ impl Host {
             if let Body::Data { retransmitted: true, .. } = body {
                 self.recovery.retransmissions += 1;
             }
-            if outgoing.is_ready(&self.config) {
+            if outgoing.takes_turn(&self.config) {
                 self.scheme.ready.push_back(slot);
             }
             self.timers.set_earlier(slot, after(now, outgoing.deadline(&self.config)));
@@ -341,7 +359,7 @@ impl Host {
             return self.fail(now, slot, FailReason::PeerForgot);
         }
         outgoing.last_received = now;
-        outgoing.stop_speculating();
+        outgoing.stop_speculating(&self.config);
         handle(outgoing, &self.config, &self.scheme.nscc);
         if outgoing.board.base() == outgoing.packets {
             // The final answer to a complete message has the flag `complete`. This receiver lacks packets that
@@ -354,7 +372,7 @@ impl Host {
     /// Lets a message send if it may, and sets its timer.
     fn resume(&mut self, now: Time, slot: u32) {
         let State::Sending(outgoing) = &self.exchanges.get(slot).state else { return };
-        if outgoing.is_ready(&self.config) {
+        if outgoing.takes_turn(&self.config) {
             self.scheme.ready.push_back(slot);
         }
         let deadline = outgoing.deadline(&self.config);
@@ -456,6 +474,7 @@ impl Host {
             // Nothing is in flight, and there is no credit: a PULL or RTS was lost, or the receiver serves many others.
             outgoing.timeout.quiet_since = now;
             outgoing.timeout.stalls += 1;
+            outgoing.leftover = 0;
             if outgoing.timeout.stalls > config.max_stalls {
                 return self.fail(now, slot, FailReason::PeerForgot);
             }
