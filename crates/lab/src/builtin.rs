@@ -57,6 +57,7 @@ pub const SCENARIOS: &[Builtin] = builtins! {
     "polo-queue": "papers/polo/queue.toml",
     "polo-recovery": "papers/polo/recovery.toml",
     "polo-tail": "papers/polo/tail.toml",
+    "polo-tail-phost": "papers/polo/tail-phost.toml",
     "polo-incast": "papers/polo/incast.toml",
     "pfabric-sigcomm18": "papers/pfabric/pfabric-sigcomm18.toml",
     "sird-nsdi25": "papers/sird/sird-nsdi25.toml",

@@ -282,10 +282,8 @@ fn ctrl_c_leaves_what_is_finished_and_ends_with_130() {
 /// Its scenario is a trace in a file, so that it is not among the built-in ones.
 #[test]
 fn the_outcast_of_eqds_keeps_its_bounds() {
-    let claims = concat!(
-        env!("CARGO_MANIFEST_DIR"),
-        "/../../scenarios/papers/uet/outcast-claims.toml"
-    );
+    let claims =
+        concat!(env!("CARGO_MANIFEST_DIR"), "/../../scenarios/papers/uet/outcast-claims.toml");
     let place = Place(tempfile::tempdir().unwrap());
     let output = place.run(&["paper", claims]);
     assert_eq!(code(&output), 0, "{}", stderr(&output));

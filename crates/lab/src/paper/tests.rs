@@ -347,6 +347,7 @@ fn every_claim_is_there() {
             "polo-queue",
             "polo-recovery",
             "polo-tail",
+            "polo-tail-phost",
             "polo-incast",
             "pfabric-sigcomm",
             "sird-queues",
