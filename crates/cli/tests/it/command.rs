@@ -161,7 +161,7 @@ fn json_is_one_document_with_the_fields_of_the_contract() {
     );
     assert_eq!(keys(&point["messages"])[..3], ["started", "completed", "failed"]);
     assert_eq!(keys(&point["slowdown"])[..3], ["p50", "p99", "mean"]);
-    assert_eq!(keys(&point["queue_bytes"]), ["mean", "max"]);
+    assert_eq!(keys(&point["queue_bytes"]), ["mean", "max", "max_switch"]);
     assert_eq!(keys(&point["by_size"][0])[..5], ["up_to_bytes", "count", "mean", "p50", "p99"]);
     assert_eq!(point["messages"]["completed"], 300);
     assert_eq!(point["end"], "all done");

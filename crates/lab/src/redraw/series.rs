@@ -40,10 +40,12 @@ pub(super) fn add(
         "queues" => {
             let (at, max) = (rows.reals("time_us")?, rows.counts("max_bytes")?);
             let total = rows.counts("total_bytes")?;
+            let switch = rows.counts("max_switch_bytes")?;
             rows.each(points, |row, point| {
                 point.queue_series.push(QueueSample {
                     at: time(at.at(row)),
                     max_bytes: max.at(row),
+                    max_switch_bytes: switch.at(row),
                     total_bytes: total.at(row),
                 });
             });

@@ -83,7 +83,12 @@ fn point(group: &str, load: f64, badness: f64) -> PointResult {
             let wave = (t * 0.37).sin() * (t * 0.011).sin() + (t * 0.91).cos() * 0.4;
             let max_bytes = (pressure * 30_000.0 * (1.2 + wave)).max(0.0) as u64;
             let at = Time::ZERO + Span::from_us(u64::from(n) * 5);
-            QueueSample { at, max_bytes, total_bytes: max_bytes * 13 / 2 }
+            QueueSample {
+                at,
+                max_bytes,
+                max_switch_bytes: max_bytes * 3,
+                total_bytes: max_bytes * 13 / 2,
+            }
         })
         .collect();
     let drops = (pressure * 900.0) as u64;
@@ -107,7 +112,7 @@ fn point(group: &str, load: f64, badness: f64) -> PointResult {
         .into_iter()
         .collect(),
         ecn_marks: if group == "dctcp" { 123_456 } else { 0 },
-        queue_bytes: QueueBytes { mean: pressure * 1_100.0, max: (pressure * 80_000.0) as u64 },
+        queue_bytes: QueueBytes { mean: pressure * 1_100.0, max: (pressure * 80_000.0) as u64, max_switch: None },
         by_size,
         end: "all done",
         ..PointSummary::default()

@@ -287,6 +287,7 @@ fn any_point() -> impl Strategy<Value = PointResult> {
                 point.queue_series.push(QueueSample {
                     at: Time::from_ticks(b as u64),
                     max_bytes,
+                    max_switch_bytes: max_bytes,
                     total_bytes,
                 });
             }

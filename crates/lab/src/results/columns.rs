@@ -238,6 +238,7 @@ pub(crate) const POINT: &[Column<PointSummary>] = &[
     shown("queue_max_bytes", Count, Shown { name: "max", rank: 5, ..QUEUE }, |p| {
         p.queue_bytes.max.into()
     }),
+    column("queue_max_switch_bytes", Count, |p| p.queue_bytes.max_switch.into()),
     column("packet_hops", Count, |p| p.packet_hops.into()),
     column("events", Count, |p| p.events.into()),
     column("cpu_s", Real, |p| p.cpu_s.into()),
@@ -317,6 +318,7 @@ pub(crate) const CDF: &[Column<(f64, f64)>] = &[
 pub(crate) const QUEUES: &[Column<QueueSample>] = &[
     column("time_us", Real, |sample| sample.at.into()),
     column("max_bytes", Count, |sample| sample.max_bytes.into()),
+    column("max_switch_bytes", Count, |sample| sample.max_switch_bytes.into()),
     column("total_bytes", Count, |sample| sample.total_bytes.into()),
 ];
 

@@ -218,6 +218,10 @@ pub struct QueueBytes {
     pub mean: f64,
     /// The longest queue at any port.
     pub max: u64,
+    /// The most bytes in all queues of one switch together, which is what a buffer that its ports share needs. It is that of the samples
+    /// of `measure.sample_every` after the warm-up; `None` without them.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub max_switch: Option<u64>,
 }
 
 /// The smallest, mean and largest of several values.

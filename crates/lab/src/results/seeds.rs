@@ -127,6 +127,9 @@ fn combine(group: &[&PointResult]) -> PointResult {
         queue_bytes: QueueBytes {
             mean: mean(|p| p.queue_bytes.mean),
             max: count(|p| p.queue_bytes.max),
+            max_switch: summaries()
+                .all(|p| p.queue_bytes.max_switch.is_some())
+                .then(|| count(|p| p.queue_bytes.max_switch.unwrap_or(0))),
         },
         round_trips: None,
         returned_to_sender: total(|p| p.returned_to_sender),

@@ -16,7 +16,7 @@ use crate::config::{
     Routing, StreamConfig, SwitchConfig, Topology, Tor,
 };
 use crate::model::TransportsOnly;
-use crate::result::{Outcome, RunResult};
+use crate::result::{Outcome, QueueSample, RunResult};
 
 mod processors;
 
@@ -565,6 +565,25 @@ fn sampling_more_often_changes_nothing() {
         assert_eq!(rare.mean_queue_bytes, often.mean_queue_bytes);
         assert_eq!(rare.max_queue_bytes, often.max_queue_bytes);
     }
+}
+
+/// What a switch holds is the sum over its ports.
+#[test]
+fn the_fullest_switch_holds_its_ports_queues_together() {
+    let mut case = Case::new(LEAF_SPINE, open_loop(0.9));
+    case.gap = Some(Span::from_us(9));
+    case.measure.time_limit = Span::from_ms(3);
+    case.measure.verify = false;
+    case.measure.sample_every = Span::from_us(1);
+    let series = case.run().queue_series;
+    let bounds = |sample: &QueueSample| {
+        sample.max_bytes <= sample.max_switch_bytes && sample.max_switch_bytes <= sample.total_bytes
+    };
+    assert!(series.iter().all(bounds));
+    let more = |sample: &&QueueSample| {
+        sample.max_bytes < sample.max_switch_bytes && sample.max_switch_bytes < sample.total_bytes
+    };
+    assert!(series.iter().filter(more).count() > series.len() / 10);
 }
 
 #[test]

@@ -119,6 +119,8 @@ pub struct QueueSample {
     pub at: Time,
     /// Bytes in the longest queue.
     pub max_bytes: u64,
+    /// Bytes in the queues of the switch that has most of them.
+    pub max_switch_bytes: u64,
     /// Bytes in all queues together.
     pub total_bytes: u64,
 }
@@ -299,14 +301,23 @@ impl<P: SwitchProgram, B: PayloadStore<P::Header>> Net<P, B> {
     pub(super) fn on_sample<E: Edge<P::Header>>(&mut self) {
         self.uncount_common_event();
         self.will_sample = false;
-        let mut sample = QueueSample { at: self.now, max_bytes: 0, total_bytes: 0 };
+        let mut sample =
+            QueueSample { at: self.now, max_bytes: 0, max_switch_bytes: 0, total_bytes: 0 };
+        // The links of a switch follow each other in the fabric's order.
+        let (mut switch, mut switch_bytes) = (None, 0);
         for link in self.switch_links() {
             if !self.has_port(link) {
                 continue;
             }
             self.catch_up(link, self.now);
             let bytes = self.links[link as usize].queue.bytes();
+            let from = self.fabric.links()[link as usize].from;
+            if switch.replace(from) != Some(from) {
+                switch_bytes = 0;
+            }
+            switch_bytes += bytes;
             sample.max_bytes = sample.max_bytes.max(bytes);
+            sample.max_switch_bytes = sample.max_switch_bytes.max(switch_bytes);
             sample.total_bytes += bytes;
         }
         self.series.push(sample);
@@ -323,6 +334,7 @@ impl<P: SwitchProgram, B: PayloadStore<P::Header>> Net<P, B> {
         for (all, more) in self.series.iter_mut().zip(series) {
             assert_eq!(all.at, more.at, "shards sample at the same times");
             all.max_bytes = all.max_bytes.max(more.max_bytes);
+            all.max_switch_bytes = all.max_switch_bytes.max(more.max_switch_bytes);
             all.total_bytes += more.total_bytes;
         }
     }
