@@ -128,10 +128,12 @@ impl Outgoing {
             }
         }
         let signed = |bytes: u64| i64::try_from(bytes).unwrap_or(i64::MAX);
-        let has = self.credit.saturating_add(self.leftover);
-        let mut want = signed(want.min(config.max_window)).saturating_sub(has);
-        // UET asks for a packet at least, since the first answer ends speculation. EQDS's simulator has no such rule, and there a message
-        // that is shorter than the window, and longer than what is sent until then, stops until its timeout; so EQDS asks here too.
+        // EQDS's leftover takes from the window for which a message asks. In its simulator it takes from what is unsent too, so that a
+        // message of less than a window, which is not sent as a whole until the first answer, asks for nothing more and stops until its
+        // timeout (our choice).
+        let window = signed(config.max_window).saturating_sub(self.leftover);
+        let mut want = signed(want).min(window).saturating_sub(self.credit);
+        // UET asks for a packet at least, since the first answer ends speculation. EQDS's simulator has no such rule; EQDS asks here too.
         if self.speculates && unsent > 0 {
             want = want.max(signed(full));
         }
