@@ -54,6 +54,8 @@ mod random;
 pub mod switch;
 pub mod sys;
 pub mod tc;
+#[cfg(test)]
+mod test_spaces;
 pub mod wait;
 
 pub use any::{AnyEndpoint, wait_any};

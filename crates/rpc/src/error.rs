@@ -53,10 +53,13 @@ pub enum CallError {
     StreamDeadline,
     /// The peer was silent for as long as the transport waits (about two seconds, unless configured
     /// otherwise). It may have executed the call.
-    #[error("{peer} is silent: it is down, unreachable or not a Rackweave node of this transport")]
+    #[error("{}", silent(*peer, *paused))]
     PeerSilent {
         /// The address of the silent peer.
         peer: SocketAddr,
+        /// For how long this node was not served shortly before, because its process was stopped, starved of processor time or busy: the
+        /// peer may be well. `None` if it was.
+        paused: Option<Duration>,
     },
     /// The peer has another key than this node, or one of the two has none. It may have executed the call only if its key was
     /// changed since.
@@ -158,6 +161,18 @@ pub enum Refusal {
     /// The request waited at the server for longer than its deadline.
     #[error("the request waited at the server beyond its deadline")]
     Expired,
+}
+
+fn silent(peer: SocketAddr, paused: Option<Duration>) -> String {
+    match paused {
+        Some(paused) => format!(
+            "nothing was heard of {peer} for too long, but this process itself did not run for {:.1} s (stopped, starved of processor time or busy)",
+            paused.as_secs_f64()
+        ),
+        None => format!(
+            "{peer} is silent: it is down, unreachable or not a Rackweave node of this transport"
+        ),
+    }
 }
 
 impl CallError {

@@ -26,6 +26,7 @@ pub mod key;
 pub mod master;
 pub mod node;
 pub mod packet;
+mod silence;
 pub mod sketch;
 pub mod source;
 pub mod switch;

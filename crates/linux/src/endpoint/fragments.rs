@@ -23,6 +23,9 @@ const LIFETIME: Span = Span::from_ms(500);
 /// The most bytes of incomplete datagrams, of all peers together.
 const MAX_BYTES: usize = 4 << 20;
 
+/// The most incomplete datagrams, of all peers together: each takes more than its bytes, of which it may have two.
+const MAX_PARTIALS: usize = 4096;
+
 /// Bytes of the headers of IP and UDP.
 const IPV4_UDP: usize = 28;
 const IPV6_UDP: usize = 48;
@@ -71,7 +74,11 @@ impl Reassembly {
             return None;
         }
         if !self.partials.contains_key(&key) {
-            while self.bytes + total > MAX_BYTES
+            if self.order.len() >= 2 * MAX_PARTIALS {
+                // Complete ones behind an incomplete one.
+                self.order.retain(|(_, key)| self.partials.contains_key(key));
+            }
+            while (self.bytes + total > MAX_BYTES || self.partials.len() >= MAX_PARTIALS)
                 && let Some((_, oldest)) = self.order.pop_front()
             {
                 self.remove(oldest);
@@ -278,7 +285,15 @@ impl<P: Platform> Endpoint<P> {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeMap;
+    use std::sync::Arc;
+
+    use bytes::Bytes;
+    use rackweave_core::{Kind, Rate};
+    use rackweave_transport::{TransportConfig, homa};
+
     use super::*;
+    use crate::{Clock, EndpointConfig, Key};
 
     const PEER: HostId = HostId(3);
 
@@ -311,6 +326,59 @@ mod tests {
         }
     }
 
+    /// The system refuses long datagrams, and the endpoint learns the path's MTU of it, before a probe is lost.
+    #[test]
+    fn calls_are_answered_where_the_system_refuses_long_datagrams() {
+        rackweave_testing::needs!(NetAdmin);
+        crate::test_spaces::with_mtu("endpoints", 1400, || {
+            let link = Rate::from_gbps(10);
+            let homa = homa::Config::fabric(link, 60_000);
+            let transport = TransportConfig::Homa(Arc::new(homa)).patient(Span::from_secs(10));
+            for key in [None, Some(Key::derive(&[7; 32]).unwrap())] {
+                let clock = Clock::start();
+                let mut ends = [0, 1].map(|host| {
+                    let allow = vec!["127.0.0.0/8".parse().unwrap()];
+                    let peers = Peers::Direct { hosts: BTreeMap::new(), allow };
+                    let bind = "127.0.0.1:0".parse().unwrap();
+                    let config = EndpointConfig::new(HostId(host), bind, peers, &transport);
+                    let config = EndpointConfig { clock, key: key.clone(), ..config };
+                    let end = Endpoint::new(config).unwrap();
+                    end.driver.sockets().for_each(crate::sys::UdpSocket::never_fragment);
+                    end
+                });
+                let server = ends[1].local_addr();
+                let server = ends[0].add_peer(server);
+                let content = Bytes::from(vec![5; 100_000]);
+                ends[0].send(server, Kind::Request, content.clone()).unwrap();
+                let (mut answer, mut limits) = (None, [None; 2]);
+                let until = clock.now() + Span::from_secs(60);
+                while answer.is_none() {
+                    for (end, limit) in ends.iter_mut().zip(&mut limits) {
+                        let was_refused = end.stats().send_refused > 0;
+                        let _ = end.turn().unwrap();
+                        while let Some(event) = end.poll_event() {
+                            match event {
+                                Event::Message { peer, id, kind: Kind::Request, bytes } => {
+                                    end.respond(peer, id, bytes).unwrap();
+                                }
+                                Event::Message { bytes, .. } => answer = Some(bytes),
+                                Event::PathMtu { change, .. } => *limit = change.limit,
+                                _ => {}
+                            }
+                        }
+                        // It is not left to probes, which take 300 ms.
+                        assert!(!was_refused || limit.is_some());
+                    }
+                    assert!(clock.now() < until, "{limits:?}");
+                }
+                assert!(answer == Some(content));
+                assert_eq!(limits, [Some(1200 + IPV4_UDP); 2]);
+                let stats = ends[0].stats();
+                assert!(stats.fragmented > 0 && stats.send_refused > 0, "{stats:?}");
+            }
+        });
+    }
+
     #[test]
     fn fragments_of_different_peers_and_datagrams_are_not_mixed() {
         let (one, other) = (vec![1; 1000], vec![2; 1000]);
@@ -328,6 +396,19 @@ mod tests {
         assert_eq!(reassembly.bytes(), 1000);
         reassembly.expire(at(500));
         assert_eq!((reassembly.bytes(), reassembly.order.len()), (0, 0));
+    }
+
+    #[test]
+    fn the_number_of_incomplete_datagrams_is_bounded() {
+        let mut reassembly = Reassembly::default();
+        for number in 0..50_000 {
+            let fragment = Fragment { number, total: 2, offset: 0 };
+            // Every second one is complete, and behind others that are not.
+            let bytes = &[1, 2][..2 - number as usize % 2];
+            assert_eq!(reassembly.add(at(0), PEER, fragment, bytes, 0).is_some(), number % 2 == 0);
+            assert!(reassembly.partials.len() <= MAX_PARTIALS);
+            assert!(reassembly.order.len() <= 2 * MAX_PARTIALS);
+        }
     }
 
     #[test]

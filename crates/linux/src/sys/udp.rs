@@ -169,6 +169,13 @@ impl UdpSocket {
         self.socket.set_multicast_loop_v4(back)
     }
 
+    /// Has the system refuse datagrams that are longer than their route permits, instead of dividing them, as hosts with other settings do.
+    #[cfg(test)]
+    pub(crate) fn never_fragment(&self) {
+        let (name, value) = (libc::IP_MTU_DISCOVER, libc::IP_PMTUDISC_DO);
+        self.set_option(libc::IPPROTO_IP, name, value).unwrap();
+    }
+
     fn set_option(&self, level: c_int, name: c_int, value: c_int) -> io::Result<()> {
         let bytes = size_of::<c_int>() as libc::socklen_t;
         // SAFETY: the value is an int that lives through the call, as its length says.
@@ -572,6 +579,37 @@ mod tests {
         assert_eq!(from.send(&mut batch).unwrap(), 0);
         assert_eq!(batch.calls().1, 11);
         assert_eq!(received(&to, 10).len(), 10);
+    }
+
+    #[test]
+    fn what_is_longer_than_its_route_permits_is_refused_and_named() {
+        rackweave_testing::needs!(NetAdmin);
+        crate::test_spaces::with_mtu("sockets", 1400, || {
+            const FITS: usize = 1372;
+            let (mut from, to) = (socket(), socket());
+            let mut batch = SendBatch::default();
+            // The system divides single datagrams, though not trains of them.
+            push(&mut batch, &to, 0, &[2000; 10]);
+            assert_eq!(from.send(&mut batch).unwrap(), 0);
+            assert_eq!((received(&to, 10).len(), batch.take_too_long()), (10, None));
+            assert!(from.segmentation);
+            from.never_fragment();
+            // Of each length one by one, and as trains.
+            push(&mut batch, &to, 0, &[FITS + 1, 1000, FITS + 200, FITS]);
+            assert_eq!(from.send(&mut batch).unwrap(), 2);
+            let path = Path::from(to.local_addr());
+            let long = batch.take_too_long();
+            assert_eq!(long, Some((path, FITS + 1)), "one of them says that the path is narrow");
+            assert_eq!(batch.take_too_long(), None);
+            let lengths = |count| paths(&to, count).iter().map(|it| it.1).collect::<Vec<_>>();
+            assert_eq!(lengths(2), [1000, FITS]);
+            push(&mut batch, &to, 0, &[FITS + 1; 10]);
+            push(&mut batch, &to, 0, &[FITS; 10]);
+            assert_eq!(from.send(&mut batch).unwrap(), 10);
+            assert_eq!(batch.take_too_long(), Some((path, FITS + 1)));
+            assert_eq!(lengths(10), [FITS; 10]);
+            assert!(from.segmentation && batch.is_empty());
+        });
     }
 
     #[test]

@@ -163,6 +163,8 @@ impl Link {
             }
             match self.outcome() {
                 Some(Err(failure)) => {
+                    // The master is informed that the worker ends.
+                    self.turn(Span::ZERO)?;
                     let Config { length, format, .. } = *match self.node.worker() {
                         Some(side) => side.machine().config(),
                         None => return Err(ReduceError::Failed(failure)),

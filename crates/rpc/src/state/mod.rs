@@ -174,6 +174,8 @@ pub(crate) struct State {
     timer: Timer,
     /// When the timer fires.
     armed: Time,
+    /// When the timer was served late by a [`PAUSE`] or more, and how late.
+    pause: Option<(Time, Span)>,
     config: NodeConfig,
     /// Unique among the nodes of the process.
     number: u32,
@@ -196,6 +198,13 @@ pub(crate) struct State {
     counted: Stats,
     full: Full,
 }
+
+/// A node whose timer is served later by this was not running: its process was stopped, starved of processor time or busy with something else. It is
+/// much more than processes wait for a processor.
+const PAUSE: Span = Span::from_ms(500);
+
+/// How long after a pause it is still the likely cause of a peer's silence: longer than transports wait for one.
+const PATIENCE: Span = Span::from_secs(3);
 
 /// How long a stopping node listens after its last call, so that its peers learn that it has their
 /// responses: Homa's peers ask for that after some milliseconds.
@@ -243,6 +252,7 @@ impl State {
             tickets: Tickets { file, unsaved: false, next: Time::ZERO },
             timer,
             armed: Time::MAX,
+            pause: None,
             streams: Streams::new(config.transport.credit_step()),
             config,
             number,
@@ -323,7 +333,7 @@ impl State {
     fn failure(&self, peer: HostId, reason: FailReason) -> CallError {
         let peer = self.peer_addr(peer);
         match reason {
-            FailReason::PeerSilent => CallError::PeerSilent { peer },
+            FailReason::PeerSilent => CallError::PeerSilent { peer, paused: self.paused() },
             FailReason::PeerForgot => CallError::PeerForgot { peer },
             FailReason::Cancelled => CallError::Reset { peer },
             FailReason::HostCrashed => CallError::NodeStopped(None),
@@ -411,6 +421,9 @@ impl State {
         let Some(endpoint) = &self.endpoint else { return false };
         let now = endpoint.clock().now();
         self.sending.turned(now);
+        if let Some(late) = self.late(now) {
+            self.pause = Some((now, late));
+        }
         let first = self.due.first().map(|(at, _)| *at);
         // What waits for room is tried again: no event reports that a transport has forgotten finished exchanges.
         let waits = self.calls.waits_for_room() || self.streams.has_blocked();
@@ -444,8 +457,24 @@ impl State {
         self.arm(self.after(Duration::from_millis(1)));
     }
 
-    pub(crate) const fn timer_fired(&mut self) {
+    pub(crate) fn timer_fired(&mut self) {
+        let now = self.now();
+        self.pause = self.late(now).map(|late| (now, late)).or(self.pause);
         self.armed = Time::MAX;
+    }
+
+    /// How late the timer is.
+    const fn late(&self, now: Time) -> Option<Span> {
+        let late = now.since(self.armed);
+        if late.ticks() >= PAUSE.ticks() { Some(late) } else { None }
+    }
+
+    /// For how long this node was not served, if that was so until shortly before: its peers were then silent because it did not ask.
+    fn paused(&self) -> Option<Duration> {
+        let now = self.now();
+        let before = self.pause.filter(|(at, _)| now.since(*at) < PATIENCE).map(|(_, late)| late);
+        // A task may have made a turn before the timer's.
+        self.late(now).or(before).map(duration)
     }
 
     /// Wakes the driver, which runs a turn if one is due or something waits to be sent.

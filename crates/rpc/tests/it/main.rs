@@ -7,5 +7,6 @@ mod examples;
 mod faults;
 mod keys;
 mod kill;
+mod stopped;
 mod streams;
 mod traces;

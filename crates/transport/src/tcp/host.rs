@@ -1,6 +1,6 @@
 //! The connections of one host: the order in which they send, their timers, and how they open and close.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeSet, VecDeque};
 use std::sync::Arc;
 
 use rackweave_core::{
@@ -44,6 +44,11 @@ pub struct Host {
     id: HostId,
     config: Arc<Config>,
     slots: Vec<Slot>,
+    /// The slots of the connections with each peer: it may be one of tens of thousands.
+    by_peer: BTreeSet<(HostId, u32)>,
+    /// The number of connections that were searched for a message that is cancelled.
+    #[cfg(test)]
+    pub(super) searched: u64,
     free: Vec<u32>,
     live: u32,
     index: FxHashMap<Key, u32>,
@@ -91,6 +96,9 @@ impl Host {
             id,
             config: config.into(),
             slots: Vec::new(),
+            by_peer: BTreeSet::new(),
+            #[cfg(test)]
+            searched: 0,
             free: Vec::new(),
             live: 0,
             index: FxHashMap::default(),
@@ -214,6 +222,11 @@ impl Host {
         self.events.push_back(event);
     }
 
+    /// The slots of the connections with a peer.
+    fn slots_with(&self, peer: HostId) -> impl Iterator<Item = u32> {
+        self.by_peer.range((peer, 0)..=(peer, u32::MAX)).map(|(_, slot)| *slot)
+    }
+
     pub(super) fn insert(&mut self, connection: Connection) -> Option<u32> {
         if self.live >= self.config.max_connections {
             return None;
@@ -228,6 +241,7 @@ impl Host {
         };
         self.live += 1;
         self.index.insert(connection.key, slot);
+        self.by_peer.insert((connection.key.peer, slot));
         self.slots[slot as usize].connection = Some(connection);
         Some(slot)
     }
@@ -327,6 +341,7 @@ impl Host {
         self.free.push(slot);
         self.timers.remove(slot);
         self.index.remove(&connection.key);
+        self.by_peer.remove(&(peer, slot));
         if connection.role == Role::Client
             && let Some(pool) = self.pools.get_mut(&peer)
         {
@@ -645,10 +660,14 @@ impl Transport for Host {
             }
             self.reschedule(slot);
         } else {
-            // The message may be arriving: this is rare enough for a linear search.
-            for slot in &mut self.slots {
-                let Some(connection) = &mut slot.connection else { continue };
-                if connection.key.peer == peer && connection.receiver.cancel(id) {
+            // The message may be arriving, or has ended: after the restart of a peer, an application cancels thousands that have.
+            for (_, slot) in self.by_peer.range((peer, 0)..=(peer, u32::MAX)) {
+                #[cfg(test)]
+                {
+                    self.searched += 1;
+                }
+                let connection = self.slots[*slot as usize].connection.as_mut();
+                if connection.is_some_and(|connection| connection.receiver.cancel(id)) {
                     break;
                 }
             }
@@ -668,18 +687,15 @@ impl Transport for Host {
     }
 
     fn peer_restarted(&mut self, now: Time, peer: HostId) {
-        for slot in 0..self.slots.len() as u32 {
-            if self.connection(slot).is_some_and(|connection| connection.key.peer == peer) {
-                self.close(now, slot, FailReason::PeerForgot);
-            }
+        for slot in self.slots_with(peer).collect::<Vec<_>>() {
+            self.close(now, slot, FailReason::PeerForgot);
         }
     }
 
     fn is_arriving(&self, peer: HostId, id: MessageId) -> bool {
-        // This is called rarely enough for a linear search.
-        let connections = self.slots.iter().filter_map(|slot| slot.connection.as_ref());
-        let mut of_peer = connections.filter(|connection| connection.key.peer == peer);
-        of_peer.any(|connection| connection.is_arriving(id))
+        let mut connections =
+            self.slots_with(peer).filter_map(|slot| self.slots[slot as usize].connection.as_ref());
+        connections.any(|connection| connection.is_arriving(id))
     }
 
     fn framing(&self) -> Framing {

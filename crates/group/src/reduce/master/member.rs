@@ -2,6 +2,8 @@
 
 use rackweave_core::{HostId, Span, Time};
 
+use super::super::silence::Silence;
+
 /// Who has joined under a worker's number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::reduce) enum Arrival {
@@ -24,7 +26,9 @@ pub(in crate::reduce) struct Member {
     digest: u64,
     /// Whether a process with other pairs wanted its place.
     has_met_other: bool,
-    heard: Time,
+    silence: Silence,
+    /// Since when it owes an answer to a state.
+    owes_since: Option<Time>,
     /// The version of the state that it has confirmed.
     confirmed: u32,
     /// The version that was announced last, when, and how often.
@@ -42,7 +46,8 @@ impl Member {
             process: None,
             digest: 0,
             has_met_other: false,
-            heard: Time::ZERO,
+            silence: Silence::since(Time::ZERO),
+            owes_since: None,
             confirmed: 0,
             announced: (0, Time::ZERO, 0),
             is_idle: false,
@@ -63,10 +68,10 @@ impl Member {
             Some(process) if process == (host, instance) => {
                 // It repeats its message, so it has no state yet.
                 self.confirmed = 0;
-                self.heard = now;
+                self.hear(now);
                 return Arrival::Known;
             }
-            Some(_) if now < self.heard.saturating_add(takeover) && !self.has_left => {
+            Some(_) if !self.has_left && !self.is_missing(now, takeover) => {
                 return Arrival::Taken;
             }
             Some(_) if must_equal && digest != self.digest => {
@@ -77,7 +82,8 @@ impl Member {
         };
         self.digest = digest;
         self.process = Some((host, instance));
-        (self.heard, self.confirmed, self.announced) = (now, 0, (0, Time::ZERO, 0));
+        self.hear(now);
+        (self.confirmed, self.announced) = (0, (0, Time::ZERO, 0));
         (self.is_idle, self.has_left) = (false, false);
         arrival
     }
@@ -119,15 +125,23 @@ impl Member {
     }
 
     pub(in crate::reduce) fn hear(&mut self, now: Time) {
-        self.heard = self.heard.max(now);
+        self.silence.hear(now);
+        self.owes_since = None;
     }
 
-    pub(in crate::reduce) const fn heard(&self) -> Time {
-        self.heard
+    /// Whether it has not answered a state for this long. A master that did not run has not asked.
+    fn is_missing(&self, now: Time, takeover: Span) -> bool {
+        self.owes_since.is_some_and(|since| now >= since.saturating_add(takeover))
     }
 
-    pub(in crate::reduce) fn is_silent(&self, now: Time, give_up: Span) -> bool {
-        self.has_joined() && now >= self.heard.saturating_add(give_up)
+    /// When [`Member::is_silent`] is to be called.
+    pub(in crate::reduce) fn silent_due(&self, give_up: Span) -> Time {
+        self.silence.due(give_up)
+    }
+
+    /// Looks for a sign of the process that has joined; whether it is given up.
+    pub(in crate::reduce) fn is_silent(&mut self, now: Time, give_up: Span) -> bool {
+        self.has_joined() && self.silence.look(now, give_up)
     }
 
     pub(in crate::reduce) const fn confirm(&mut self, version: u32, idle: bool) {
@@ -160,6 +174,7 @@ impl Member {
     pub(in crate::reduce) fn announce(&mut self, now: Time, version: u32) {
         let tries = if self.announced.0 == version { self.announced.2 + 1 } else { 0 };
         self.announced = (version, now, tries);
+        self.owes_since.get_or_insert(now);
     }
 
     /// Another attempt: sequence numbers begin again.

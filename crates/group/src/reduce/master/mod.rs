@@ -19,6 +19,7 @@ use rackweave_wire::reduce::{ADDRESS_BYTES, Body, Header, MAX_WORKERS, Pairs, Ph
 use self::member::{Arrival, Member};
 use self::switch::{Step, SwitchSide};
 use super::Failure;
+use super::silence::Silence;
 use super::sketch::Sketch;
 
 pub use self::config::{Aggregation, Config, Epochs};
@@ -160,13 +161,14 @@ pub struct Master {
     acks: VecDeque<(HostId, Header)>,
     events: VecDeque<Event>,
     started: Time,
-    /// When a worker has sent something new, or sums were collected, for the last time.
-    progressed: Time,
+    /// Since a worker has sent something new, or sums were collected, for the last time.
+    progressed: Silence,
     is_held: bool,
     is_ready: bool,
     is_quiesced: bool,
     closes: u8,
-    ended: Option<Time>,
+    /// Since the job has ended.
+    ended: Option<Silence>,
     counters: Counters,
 }
 
@@ -195,7 +197,7 @@ impl Master {
             acks: VecDeque::new(),
             events: VecDeque::new(),
             started: now,
-            progressed: now,
+            progressed: Silence::since(now),
             is_held: config.hold,
             is_ready: false,
             is_quiesced: false,
@@ -287,7 +289,7 @@ impl Master {
         if self.phase != Phase::Failed {
             self.phase = Phase::Failed;
             self.version += 1;
-            self.ended = Some(now);
+            self.ended = Some(Silence::since(now));
             self.events.push_back(Event::Failed(failure));
         }
     }
@@ -435,7 +437,7 @@ impl Master {
             self.phase = Phase::Run;
         }
         self.version += 1;
-        self.progressed = now;
+        self.progressed.hear(now);
         for member in &mut self.members {
             member.hear(now);
         }
@@ -518,7 +520,7 @@ impl Master {
             return false;
         }
         member.record(seq);
-        self.progressed = now;
+        self.progressed.hear(now);
         self.counters.packets += 1;
         self.acknowledge(from, header, seq, marked);
         true
@@ -540,7 +542,7 @@ impl Master {
         member.hear(now);
         if self.phase != Phase::Run {
             // Workers that have been stopped have nothing new to send.
-            self.progressed = now;
+            self.progressed.hear(now);
         }
         if version == current {
             member.confirm(version, idle);
@@ -589,14 +591,14 @@ impl Master {
     /// All sums of the first open epoch are there.
     fn drain(&mut self, now: Time) {
         let epoch = self.drained;
-        self.progressed = now;
+        self.progressed.hear(now);
         self.finished[usize::from(epoch) % 2] = 0;
         self.drained += 1;
         self.version += 1;
         self.events.push_back(Event::Drained { epoch });
         if self.drained == self.epochs {
             self.phase = Phase::Done;
-            self.ended = Some(now);
+            self.ended = Some(Silence::since(now));
             self.closes = if self.switch.is_used() { 2 } else { 0 };
             self.events.push_back(Event::Complete);
         }
@@ -654,11 +656,9 @@ impl Master {
 
     /// Called when the time that [`Master::poll_timeout`] returned has come.
     pub fn handle_timeout(&mut self, now: Time) {
-        if self.ended.is_some() {
+        if let Some(ended) = &mut self.ended {
             // Workers that are gone do not answer.
-            let is_late =
-                self.ended.is_some_and(|at| now >= at.saturating_add(self.config.takeover));
-            if is_late {
+            if ended.look(now, self.config.takeover) {
                 for member in &mut self.members {
                     member.confirm(self.version, true);
                 }
@@ -672,12 +672,13 @@ impl Master {
         if missing != 0 && now >= self.started.saturating_add(self.config.join_within) {
             return self.fail(now, Failure::NotJoined { workers: missing });
         }
-        if now >= self.stuck_at() {
+        let stuck_for = self.stuck_for();
+        if self.phase == Phase::Run && self.progressed.look(now, stuck_for) {
             let all = u64::MAX >> (64 - self.members.len());
             let workers = all & !self.finished[usize::from(self.drained) % 2];
             return self.fail(now, Failure::NoProgress { workers });
         }
-        let silent = self.members.iter().position(|member| member.is_silent(now, give_up));
+        let silent = self.members.iter_mut().position(|member| member.is_silent(now, give_up));
         if let Some(worker) = silent {
             let (member, worker) = (&self.members[worker], worker as u8);
             let failure = match (member.has_met_other(), member.has_left()) {
@@ -689,15 +690,9 @@ impl Master {
         }
     }
 
-    /// When the job fails because nothing new arrives, though all workers answer.
-    const fn stuck_at(&self) -> Time {
-        match self.phase {
-            Phase::Run => {
-                let wait = self.config.give_up.ticks().saturating_mul(STUCK_FOR);
-                self.progressed.saturating_add(Span::from_ticks(wait))
-            }
-            _ => Time::MAX,
-        }
+    /// After which time the job fails in which nothing new arrives, though all workers answer.
+    const fn stuck_for(&self) -> Span {
+        self.config.give_up.saturating_mul(STUCK_FOR)
     }
 
     /// Returns when to call [`Master::handle_timeout`], or to poll again.
@@ -716,12 +711,14 @@ impl Master {
         let states = self.members.iter().filter(is_announced);
         let states = states.map(|member| member.due(self.version, retry, keepalive));
         let give_up = match self.ended {
-            Some(at) => Some(at.saturating_add(takeover)),
+            Some(ended) => Some(ended.due(takeover)),
             None => {
                 let joined = self.members.iter().filter(|member| member.has_joined());
-                let silent = joined.map(|member| member.heard().saturating_add(give_up));
+                let silent = joined.map(|member| member.silent_due(give_up));
                 let start = self.missing().next().map(|_| self.started.saturating_add(join_within));
-                silent.chain(start).chain([self.stuck_at()]).min()
+                let is_running = self.phase == Phase::Run;
+                let stuck = is_running.then(|| self.progressed.due(self.stuck_for()));
+                silent.chain(start).chain(stuck).min()
             }
         };
         let switch = if self.ended.is_some() { None } else { self.switch.poll_timeout() };

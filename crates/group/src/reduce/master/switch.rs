@@ -4,6 +4,7 @@ use rackweave_core::{HostId, Span, Time};
 use rackweave_wire::Id64;
 use rackweave_wire::reduce::{Body, FETCH_SLOTS, Open, Refusal};
 
+use super::super::silence::Silence;
 use super::{Aggregation, Config};
 
 /// Why a job has no switch.
@@ -50,10 +51,10 @@ enum Phase {
     Unused,
     /// Not asked yet.
     Idle,
-    /// Asked since this time whether it is there. Its answer is a cookie, and reserves nothing.
-    Probing { since: Time },
-    /// Slots are being reserved since this time.
-    Opening { since: Time },
+    /// Asked whether it is there. Its answer is a cookie, and reserves nothing.
+    Probing,
+    /// Slots are being reserved.
+    Opening,
     /// Slots are reserved.
     Open,
 }
@@ -98,8 +99,8 @@ pub(super) struct SwitchSide {
     instance: Option<u32>,
     slots: u32,
     open: Repeated,
-    /// When the switch was heard last.
-    heard: Time,
+    /// Since the switch was heard last, or since it was first asked.
+    silence: Silence,
     /// Whether the number of the job is in use at the switch: another master has it, or the lease of one that died has not ended.
     is_in_use: bool,
     drain: Option<Drain>,
@@ -116,7 +117,7 @@ impl SwitchSide {
             instance: None,
             slots: 0,
             open: Repeated { at: None, tries: 0 },
-            heard: Time::ZERO,
+            silence: Silence::since(Time::ZERO),
             is_in_use: false,
             drain: None,
         }
@@ -125,7 +126,7 @@ impl SwitchSide {
     /// Asks whether the switch is there.
     pub(super) fn probe(&mut self, now: Time) {
         if matches!(self.phase, Phase::Idle) {
-            self.phase = Phase::Probing { since: now };
+            (self.phase, self.silence) = (Phase::Probing, Silence::since(now));
         }
     }
 
@@ -143,7 +144,7 @@ impl SwitchSide {
     }
 
     pub(super) const fn is_opening(&self) -> bool {
-        matches!(self.phase, Phase::Opening { .. })
+        matches!(self.phase, Phase::Opening)
     }
 
     /// Whether sums are being fetched.
@@ -156,7 +157,7 @@ impl SwitchSide {
         if matches!(self.phase, Phase::Unused) {
             return false;
         }
-        self.phase = Phase::Opening { since: now };
+        (self.phase, self.silence) = (Phase::Opening, Silence::since(now));
         self.open = Repeated::default();
         self.drain = None;
         true
@@ -195,15 +196,15 @@ impl SwitchSide {
                 }
                 // Another cookie after the first means another life of the switch.
                 let is_lost = matches!(phase, Phase::Open);
-                if matches!(phase, Phase::Probing { .. }) {
+                if matches!(phase, Phase::Probing) {
                     self.phase = Phase::Idle;
                 }
                 self.cookie = cookie.get();
                 self.open = Repeated::default();
                 if is_lost { Step::Lost } else { Step::None }
             }
-            (Body::Opened { slots, instance }, Phase::Opening { .. }) if is_current => {
-                self.heard = now;
+            (Body::Opened { slots, instance }, Phase::Opening) if is_current => {
+                self.silence.hear(now);
                 // Epochs have been chosen for the slots of the first attempt; fewer still give an exact result.
                 self.slots = slots;
                 (self.instance, self.is_in_use) = (Some(instance), false);
@@ -212,23 +213,23 @@ impl SwitchSide {
                 Step::Ready
             }
             (Body::Opened { instance, .. }, Phase::Open) if is_current => {
-                self.heard = now;
+                self.silence.hear(now);
                 self.open.tries = 0;
                 if self.instance == Some(instance) { Step::None } else { Step::Lost }
             }
-            (Body::Refused { reason: Refusal::InUse }, Phase::Opening { .. }) if is_current => {
+            (Body::Refused { reason: Refusal::InUse }, Phase::Opening) if is_current => {
                 self.is_in_use = true;
                 Step::None
             }
             // What asks whether the switch is there asks for nothing that can be refused.
-            (Body::Refused { .. }, Phase::Probing { .. }) => Step::Stale,
+            (Body::Refused { .. }, Phase::Probing) => Step::Stale,
             (Body::Refused { reason }, _) if is_current => self.without(Absence::Refused(reason)),
             (Body::Values { epoch, first, sums }, Phase::Open) if is_current => {
-                self.heard = now;
+                self.silence.hear(now);
                 self.values(epoch, first, sums)
             }
             (Body::Cleared { epoch }, Phase::Open) if is_current => {
-                self.heard = now;
+                self.silence.hear(now);
                 match &self.drain {
                     Some(drain) if drain.epoch == epoch && drain.left == 0 => {
                         self.drain = None;
@@ -261,15 +262,11 @@ impl SwitchSide {
     /// Gives the switch up, or the part of an hour that it has for an answer.
     pub(super) fn handle_timeout(&mut self, now: Time) -> Step {
         let Some(patience) = self.wanted.map(|wanted| wanted.patience) else { return Step::None };
-        let since = match self.phase {
-            Phase::Probing { since } | Phase::Opening { since } => since,
-            Phase::Open => self.heard,
-            Phase::Unused | Phase::Idle => return Step::None,
-        };
-        if now < since.saturating_add(self.patience(patience)) {
+        let patience = self.patience(patience);
+        if matches!(self.phase, Phase::Unused | Phase::Idle) || !self.silence.look(now, patience) {
             return Step::None;
         }
-        if matches!(self.phase, Phase::Probing { .. }) {
+        if matches!(self.phase, Phase::Probing) {
             self.phase = Phase::Unused;
             return Step::Absent(Absence::Silent);
         }
@@ -286,24 +283,22 @@ impl SwitchSide {
 
     pub(super) fn poll_timeout(&self) -> Option<Time> {
         let patience = self.patience(self.wanted?.patience);
-        let (since, retry) = match self.phase {
-            Phase::Probing { since } | Phase::Opening { since } => {
-                (since, Some(self.open.at.unwrap_or(Time::ZERO)))
-            }
-            Phase::Open => (self.heard, Some(self.renewal())),
+        let retry = match self.phase {
+            Phase::Probing | Phase::Opening => self.open.at.unwrap_or(Time::ZERO),
+            Phase::Open => self.renewal(),
             Phase::Unused | Phase::Idle => return None,
         };
         let fetches = self.drain.as_ref().and_then(|drain| {
             let waiting = drain.waiting.iter().filter_map(|(_, repeated)| repeated.at).min();
             if drain.left == 0 { drain.clear.at } else { waiting }
         });
-        [Some(since.saturating_add(patience)), retry, fetches].into_iter().flatten().min()
+        [Some(self.silence.due(patience)), Some(retry), fetches].into_iter().flatten().min()
     }
 
     /// The reservation is renewed a few times within the master's patience.
     fn renewal(&self) -> Time {
         let interval = self.wanted.map_or(Span::ZERO, |wanted| wanted.patience / 6);
-        let at = self.heard.saturating_add(interval);
+        let at = self.silence.heard().saturating_add(interval);
         if self.open.tries == 0 { at } else { self.open.at.unwrap_or(at).max(at) }
     }
 
@@ -311,7 +306,7 @@ impl SwitchSide {
     pub(super) fn poll(&mut self, now: Time, config: &Config, drained: u16) -> Option<Body> {
         let wanted = self.wanted?;
         let is_due = match self.phase {
-            Phase::Probing { .. } | Phase::Opening { .. } => self.open.is_due(now),
+            Phase::Probing | Phase::Opening => self.open.is_due(now),
             Phase::Open => self.renewal() <= now,
             Phase::Unused | Phase::Idle => return None,
         };

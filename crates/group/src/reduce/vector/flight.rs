@@ -9,6 +9,14 @@ use super::worker::FixedTimer;
 /// The backoff stops here: a worker that waits for others still asks twice a second.
 const LONGEST_RTO: Span = Span::from_ms(500);
 
+/// How long the timeout grows where answers show that it was too short: a host that gets a hundredth of a processor takes seconds.
+const LONGEST_BACKOFF: Span = Span::from_secs(8);
+
+/// The most chunks that may be sent a third time or more without an answer in between. Without a bound, workers whose aggregator handles fewer
+/// packets than they repeat keep its socket full of copies, and its master never hears them: a congestion collapse (RFC 8085, section 3.1).
+/// One for each answer keeps the number of packets on the way as it is (packet conservation, RFC 6675, section 2).
+const MOST_PERMITS: u32 = 8;
+
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Status {
     /// Not sent yet.
@@ -53,6 +61,9 @@ pub(super) struct Flight {
     /// there, none gives a measurement (Karn's rule). Then sums come twice, which shows that the timeout was too short.
     backoff: u8,
     backed_off: Time,
+    /// How many chunks may be sent for the third time or more. If it is 0, another one may at this time.
+    permits: u32,
+    permit_at: Time,
     fixed: Option<Fixed>,
 }
 
@@ -89,6 +100,8 @@ impl Flight {
             min_rto,
             backoff: 0,
             backed_off: Time::ZERO,
+            permits: 1,
+            permit_at: Time::ZERO,
             fixed: None,
         };
         for chunk in first..first.saturating_add(size) {
@@ -170,8 +183,14 @@ impl Flight {
         self.sent(chunk).is_some()
     }
 
+    /// The aggregator has answered.
+    fn permit(&mut self) {
+        self.permits = (self.permits + 1).min(MOST_PERMITS);
+    }
+
     /// The sum of an outstanding chunk has come: its slot goes on.
     pub(super) fn complete(&mut self, now: Time, chunk: u64) {
+        self.permit();
         let Some((index, slot)) = self.sent(chunk) else { return };
         let Slot { at, status, is_repeated, .. } = *slot;
         let in_flight = u32::from(status == Status::InFlight);
@@ -189,6 +208,7 @@ impl Flight {
 
     /// The sum of a chunk has come a second time, so that its repetition was in vain.
     pub(super) fn come_again(&mut self, now: Time, chunk: u64) {
+        self.permit();
         let size = self.slots.len() as u64;
         let Some(index) = chunk.checked_rem(size) else { return };
         let slot = &self.slots[index as usize];
@@ -201,6 +221,7 @@ impl Flight {
 
     /// The aggregator has an outstanding chunk, and waits for others.
     pub(super) fn hold(&mut self, chunk: u64) {
+        self.permit();
         if let Some((_, slot)) = self.sent(chunk) {
             slot.is_held = true;
         }
@@ -220,9 +241,16 @@ impl Flight {
         if let Some(fixed) = &self.fixed {
             return fixed.timeout;
         }
-        let rto = self.rtt.rto().unwrap_or_default().max(self.min_rto);
-        let doublings = tries.saturating_add(self.backoff).min(16);
-        rto.saturating_mul(1 << doublings).min(LONGEST_RTO.max(rto))
+        let measured = self.rtt.rto().unwrap_or_default().max(self.min_rto);
+        let rto = measured.saturating_mul(1 << self.backoff).min(LONGEST_BACKOFF.max(measured));
+        rto.saturating_mul(1 << tries.min(16)).min(LONGEST_RTO.max(rto))
+    }
+
+    /// Whether the chunk of a slot, which counts as lost at this time, needs a permit to be sent again. One that was overtaken does not: the sums
+    /// of others are its permit.
+    fn needs_permit(&self, slot: &Slot, deadline: Time) -> bool {
+        let is_late = deadline == slot.at.saturating_add(self.rto(slot.tries));
+        is_late && slot.tries > 0 && self.fixed.is_none()
     }
 
     fn deadline(&self, slot: &Slot, loss_delay: Option<Span>) -> Time {
@@ -241,13 +269,18 @@ impl Flight {
             return 0;
         }
         let delay = self.loss_delay();
-        let mut late = 0;
+        let (mut late, mut waiting) = (0, Vec::new());
         for index in 0..self.slots.len() {
             let slot = self.slots[index];
-            if slot.status != Status::InFlight || self.deadline(&slot, delay) > now {
+            let deadline = self.deadline(&slot, delay);
+            if slot.status != Status::InFlight || deadline > now {
                 continue;
             }
             let is_late = now >= slot.at.saturating_add(self.rto(slot.tries));
+            if self.needs_permit(&slot, deadline) {
+                waiting.push((slot.at, index));
+                continue;
+            }
             late += u64::from(is_late);
             if let Some(fixed) = &mut self.fixed {
                 fixed.timeouts += 1;
@@ -257,13 +290,28 @@ impl Flight {
                     fixed.timeout = fixed.timeout.saturating_mul(2);
                 }
             }
-            let slot = &mut self.slots[index];
-            slot.tries = slot.tries.saturating_add(u8::from(is_late));
-            slot.status = Status::Lost;
-            self.in_flight -= 1;
-            self.lost.push_back(index as u16);
+            self.lose(index, is_late);
+        }
+        if !waiting.is_empty() && self.permits == 0 && now >= self.permit_at {
+            self.permits = 1;
+        }
+        // Those that were sent first are first.
+        waiting.sort_unstable();
+        for (_, index) in waiting.into_iter().take(self.permits as usize) {
+            self.permits -= 1;
+            self.permit_at = now.saturating_add(self.rto(self.slots[index].tries));
+            late += 1;
+            self.lose(index, true);
         }
         late
+    }
+
+    fn lose(&mut self, index: usize, is_late: bool) {
+        let slot = &mut self.slots[index];
+        slot.tries = slot.tries.saturating_add(u8::from(is_late));
+        slot.status = Status::Lost;
+        self.in_flight -= 1;
+        self.lost.push_back(index as u16);
     }
 
     /// Returns when [`Flight::find_lost`] is to be called.
@@ -272,8 +320,13 @@ impl Flight {
             return None;
         }
         let delay = self.loss_delay();
+        let permit_at = if self.permits == 0 { self.permit_at } else { Time::ZERO };
+        let due = |slot: &Slot| {
+            let deadline = self.deadline(slot, delay);
+            if self.needs_permit(slot, deadline) { deadline.max(permit_at) } else { deadline }
+        };
         let in_flight = self.slots.iter().filter(|slot| slot.status == Status::InFlight);
-        in_flight.map(|slot| self.deadline(slot, delay)).min()
+        in_flight.map(due).min()
     }
 }
 

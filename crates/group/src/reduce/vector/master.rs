@@ -17,6 +17,7 @@ use rackweave_wire::reduce::{
 use super::super::Failure;
 use super::super::master::Absence;
 use super::super::master::member::{Arrival, Member};
+use super::super::silence::Silence;
 use super::layout::Layout;
 use super::reservation::{Reservation, Step};
 
@@ -181,7 +182,8 @@ pub struct Master {
     events: VecDeque<Event>,
     started: Time,
     closes: u8,
-    ended: Option<Time>,
+    /// Since the job has ended.
+    ended: Option<Silence>,
     stale: u64,
 }
 
@@ -297,7 +299,7 @@ impl Master {
         if self.ended.is_none() {
             self.phase = Phase::Failed;
             self.version += 1;
-            self.ended = Some(now);
+            self.ended = Some(Silence::since(now));
             self.closes = if self.reservation.is_some() { 2 } else { 0 };
             self.events.push_back(Event::Failed(failure));
         }
@@ -498,7 +500,7 @@ impl Master {
                 if self.workers.iter().all(is_done) {
                     self.phase = Phase::Done;
                     self.version += 1;
-                    (self.ended, self.closes) = (Some(now), 2);
+                    (self.ended, self.closes) = (Some(Silence::since(now)), 2);
                     self.events.push_back(Event::Complete);
                 }
             }
@@ -534,16 +536,16 @@ impl Master {
 
     /// Called when the time that [`Master::poll_timeout`] returned has come.
     pub fn handle_timeout(&mut self, now: Time) {
-        if let Some(ended) = self.ended {
+        if let Some(ended) = &mut self.ended {
             // Workers that are gone do not answer.
-            if now >= ended.saturating_add(self.config.takeover) {
+            if ended.look(now, self.config.takeover) {
                 for worker in &mut self.workers {
                     worker.member.confirm(self.version, true);
                 }
             }
             return;
         }
-        if let Some(reservation) = &self.reservation {
+        if let Some(reservation) = &mut self.reservation {
             let step = reservation.handle_timeout(now);
             self.step(now, step);
         }
@@ -552,8 +554,8 @@ impl Master {
         if missing != 0 && now >= self.started.saturating_add(self.config.join_within) {
             return self.fail(now, Failure::NotJoined { workers: missing });
         }
-        let is_silent = |worker: &Worker| worker.member.is_silent(now, give_up);
-        if let Some(worker) = self.workers.iter().position(is_silent) {
+        let is_silent = |worker: &mut Worker| worker.member.is_silent(now, give_up);
+        if let Some(worker) = self.workers.iter_mut().position(is_silent) {
             let (member, worker) = (&self.workers[worker].member, worker as u8);
             let failure = match () {
                 () if member.has_met_other() => Failure::OtherInput { worker },
@@ -578,9 +580,9 @@ impl Master {
             .filter(|member| !(has_ended && member.has(self.version)))
             .map(|member| member.due(self.version, retry, keepalive));
         let give_up = match self.ended {
-            Some(at) => Some(at.saturating_add(takeover)),
+            Some(ended) => Some(ended.due(takeover)),
             None => {
-                let silent = joined().map(|member| member.heard().saturating_add(give_up));
+                let silent = joined().map(|member| member.silent_due(give_up));
                 let start = self.started.saturating_add(join_within);
                 let start = self.missing().next().map(|_| start);
                 silent.chain(start).min()

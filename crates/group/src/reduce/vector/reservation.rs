@@ -5,6 +5,7 @@ use rackweave_wire::reduce::{Body, Refusal};
 
 use super::super::master::Absence;
 use super::super::master::switch::LEASE_AND_MORE;
+use super::super::silence::Silence;
 
 /// What follows from a message of the aggregator, or from its silence.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -27,8 +28,8 @@ pub(super) struct Reservation {
     pub(super) cookie: u64,
     instance: Option<u32>,
     is_open: bool,
-    /// When the request was made, or the aggregator was heard last.
-    heard: Time,
+    /// Since the request was made, or the aggregator was heard last.
+    silence: Silence,
     /// When the request is due again, and how often it has been made without an answer.
     due: Time,
     tries: u32,
@@ -41,13 +42,13 @@ pub(super) struct Reservation {
 impl Reservation {
     pub(super) const fn new(aggregator: HostId, now: Time, retry: Span, patience: Span) -> Self {
         let (cookie, instance, is_open, tries, is_in_use) = (0, None, false, 0, false);
-        let (heard, due) = (now, now);
+        let (silence, due) = (Silence::since(now), now);
         Self {
             aggregator,
             cookie,
             instance,
             is_open,
-            heard,
+            silence,
             due,
             tries,
             retry,
@@ -61,9 +62,9 @@ impl Reservation {
     }
 
     /// Asks for the next attempt.
-    pub(super) const fn begin(&mut self, now: Time) {
-        (self.is_open, self.heard, self.due, self.tries) = (false, now, now, 0);
-        self.is_in_use = false;
+    pub(super) fn begin(&mut self, now: Time) {
+        (self.is_open, self.due, self.tries) = (false, now, 0);
+        (self.silence, self.is_in_use) = (Silence::since(now), false);
     }
 
     /// Handles a message from the aggregator with the job's token.
@@ -78,7 +79,7 @@ impl Reservation {
                 if self.is_open { Step::Lost } else { Step::None }
             }
             Body::Opened { slots, instance } if is_current => {
-                self.heard = now;
+                self.silence.hear(now);
                 self.tries = 0;
                 self.due = now.saturating_add(self.patience / 6);
                 let is_same = self.instance == Some(instance);
@@ -98,8 +99,9 @@ impl Reservation {
         }
     }
 
-    pub(super) fn handle_timeout(&self, now: Time) -> Step {
-        if now < self.ends() {
+    pub(super) fn handle_timeout(&mut self, now: Time) -> Step {
+        let limit = self.limit();
+        if !self.silence.look(now, limit) {
             return Step::None;
         }
         Step::Absent(match self.is_in_use {
@@ -108,15 +110,14 @@ impl Reservation {
         })
     }
 
-    /// When the aggregator is given up: after the lease of another job, if there is one.
-    fn ends(&self) -> Time {
+    /// After which silence the aggregator is given up: after the lease of another job, if there is one.
+    fn limit(&self) -> Span {
         let is_waiting = self.is_in_use && !self.is_open;
-        let patience = if is_waiting { self.patience.max(LEASE_AND_MORE) } else { self.patience };
-        self.heard.saturating_add(patience)
+        if is_waiting { self.patience.max(LEASE_AND_MORE) } else { self.patience }
     }
 
     pub(super) fn poll_timeout(&self) -> Time {
-        self.due.min(self.ends())
+        self.due.min(self.silence.due(self.limit()))
     }
 
     /// Whether a request is to be sent now.

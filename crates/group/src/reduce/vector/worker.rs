@@ -9,6 +9,7 @@ use rackweave_wire::Id64;
 use rackweave_wire::reduce::{Body, Chunk, Format, Header, Phase, Plan};
 
 use super::super::Failure;
+use super::super::silence::Silence;
 use super::flight::Flight;
 use super::layout::Layout;
 
@@ -195,10 +196,10 @@ pub struct Worker {
     exponents: [Exponents; 2],
     is_progress_due: bool,
     join_at: Option<Time>,
-    /// When the master was heard last.
-    heard: Time,
-    /// When the aggregator was heard last, or nothing was outstanding.
-    answered: Time,
+    /// Since the master was heard last.
+    master: Silence,
+    /// Since the aggregator was heard last, or nothing was outstanding.
+    answered: Silence,
     events: Vec<Event>,
     is_over: bool,
     has_given_up: bool,
@@ -229,8 +230,8 @@ impl Worker {
             exponents: [Exponents::default(), Exponents::default()],
             is_progress_due: false,
             join_at: Some(now),
-            heard: now,
-            answered: now,
+            master: Silence::since(now),
+            answered: Silence::since(now),
             events: Vec::new(),
             is_over: false,
             has_given_up: false,
@@ -294,7 +295,6 @@ impl Worker {
 
     /// Ends the worker before the job has ended. The master is informed, so that another process can take its place at once.
     pub fn leave(&mut self) {
-        self.is_leaving = self.state.is_some() && !self.is_over;
         self.give_up(Failure::Interrupted);
     }
 
@@ -342,6 +342,7 @@ impl Worker {
             {
                 self.cookie = cookie.get();
                 self.join_at = Some(now);
+                self.master.hear(now);
             }
             Body::VectorState { version, instance, phase }
                 if from == self.config.master && instance == self.config.instance =>
@@ -356,12 +357,20 @@ impl Worker {
                     flight.hold(number.get());
                 }
                 self.missing = missing.get();
-                self.answered = now;
+                self.hear_aggregator(now);
                 self.counters.waiting += 1;
             }
             _ => {}
         }
         None
+    }
+
+    /// The aggregator has answered. Where it is the master's host, the master is alive, too: an answer takes the place of a state that is lost.
+    fn hear_aggregator(&mut self, now: Time) {
+        self.answered.hear(now);
+        if self.aggregator == self.config.master {
+            self.master.hear(now);
+        }
     }
 
     fn is_from_aggregator(&self, from: HostId, header: &Header) -> bool {
@@ -404,7 +413,7 @@ impl Worker {
             return;
         }
         self.is_progress_due = true;
-        self.heard = now;
+        self.master.hear(now);
         if is_known {
             return;
         }
@@ -462,7 +471,7 @@ impl Worker {
         }
         self.missing = 0;
         self.aggregator = plan.aggregator;
-        self.answered = now;
+        self.answered.hear(now);
         if self.layout.is_none() {
             // A worker that replaces another one begins at the step of the others.
             let step = layout.step(plan.first);
@@ -498,9 +507,10 @@ impl Worker {
             return None;
         }
         flight.complete(now, number);
-        (self.answered, self.missing) = (now, 0);
         let late = flight.find_lost(now);
         self.counters.timeouts += late;
+        self.missing = 0;
+        self.hear_aggregator(now);
         let exponents = &mut self.exponents[content.step as usize % 2];
         if let Some(block) = content.exponent_of
             && let Some(of_all) = exponents.of_all.get_mut(block as usize)
@@ -537,10 +547,11 @@ impl Worker {
         if self.is_over {
             return;
         }
-        if now >= self.heard.saturating_add(self.config.give_up) {
+        let limit = self.config.give_up;
+        if self.master.look(now, limit) {
             return self.give_up(Failure::MasterSilent);
         }
-        if self.no_answer_at().is_some_and(|at| at <= now) {
+        if self.is_outstanding() && self.answered.look(now, limit) {
             return self.give_up(Failure::NotAcknowledged { aggregator: self.aggregator });
         }
         if let Some(flight) = &mut self.flight {
@@ -548,9 +559,10 @@ impl Worker {
         }
     }
 
-    /// Ends the worker, which answers nothing from now on: the master notices its silence.
+    /// Ends the worker, which answers nothing from now on. It informs the master once, which notices its silence if that is lost.
     pub fn give_up(&mut self, failure: Failure) {
         if !self.is_over {
+            self.is_leaving = self.state.is_some();
             (self.is_over, self.has_given_up) = (true, true);
             self.is_progress_due = false;
             self.flight = None;
@@ -558,10 +570,9 @@ impl Worker {
         }
     }
 
-    /// When the worker gives up an aggregator that does not answer at all. One that waits for others says so.
-    fn no_answer_at(&self) -> Option<Time> {
-        let is_outstanding = self.flight.as_ref().is_some_and(|flight| !flight.is_empty());
-        is_outstanding.then(|| self.answered.saturating_add(self.config.give_up))
+    /// Whether the worker waits for the aggregator. One that does not answer at all is given up; one that waits for others says so.
+    fn is_outstanding(&self) -> bool {
+        self.flight.as_ref().is_some_and(|flight| !flight.is_empty())
     }
 
     /// Returns when to call [`Worker::handle_timeout`], or to poll again.
@@ -570,9 +581,10 @@ impl Worker {
         if self.is_over {
             return None;
         }
-        let give_up = self.heard.saturating_add(self.config.give_up);
+        let limit = self.config.give_up;
+        let no_answer = self.is_outstanding().then(|| self.answered.due(limit));
         let loss = self.flight.as_ref().and_then(Flight::timer);
-        [Some(give_up), self.no_answer_at(), self.join_at, loss].into_iter().flatten().min()
+        [Some(self.master.due(limit)), no_answer, self.join_at, loss].into_iter().flatten().min()
     }
 
     /// Returns the next message, if there is something to send now.
@@ -596,7 +608,7 @@ impl Worker {
         }
         let (layout, flight) = (self.layout?, self.flight.as_mut()?);
         if flight.is_empty() {
-            self.answered = now;
+            self.answered.hear(now);
         }
         let (number, is_repeated) = flight.next(now)?;
         self.counters.chunks += 1;

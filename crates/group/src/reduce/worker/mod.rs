@@ -15,6 +15,7 @@ use rackweave_wire::reduce::{Body, Header, LONG_BYTES, MAX_PAIRS, Operator, Pair
 use self::congestion::Congestion;
 use self::window::{Item, Window};
 use super::Failure;
+use super::silence::Silence;
 
 /// How a worker behaves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -159,9 +160,10 @@ pub struct Worker {
     congestion: Congestion,
     is_confirm_due: bool,
     join_at: Option<Time>,
-    heard: Time,
-    /// When a packet was last acknowledged, or nothing was outstanding.
-    progressed: Time,
+    /// Since the master was heard last.
+    master: Silence,
+    /// Since a packet was last acknowledged, or nothing was outstanding.
+    progressed: Silence,
     encode: Option<Event>,
     outcome: Option<Event>,
     is_over: bool,
@@ -196,8 +198,8 @@ impl Worker {
             congestion: Congestion::new(config.min_rto),
             is_confirm_due: false,
             join_at: Some(now),
-            heard: now,
-            progressed: now,
+            master: Silence::since(now),
+            progressed: Silence::since(now),
             encode: None,
             outcome: None,
             is_over: false,
@@ -257,6 +259,7 @@ impl Worker {
             {
                 self.cookie = cookie.get();
                 self.join_at = Some(now);
+                self.master.hear(now);
             }
             Body::State(state)
                 if from == self.config.master && state.instance == self.config.instance =>
@@ -289,7 +292,7 @@ impl Worker {
                 return;
             }
             self.is_confirm_due = true;
-            self.heard = now;
+            self.master.hear(now);
             if state.version == old.version || self.is_over {
                 return;
             }
@@ -299,7 +302,7 @@ impl Worker {
             return self.give_up(Failure::OtherOperator { operator: state.operator });
         }
         self.is_confirm_due = true;
-        self.heard = now;
+        self.master.hear(now);
         self.join_at = None;
         self.token = header.token.get();
         let is_new_attempt = self.state.is_none() || header.attempt != self.attempt;
@@ -324,7 +327,7 @@ impl Worker {
             self.counters.restarts += u64::from(self.attempt != header.attempt);
             self.attempt = header.attempt;
             self.window.clear();
-            self.progressed = now;
+            self.progressed = Silence::since(now);
             self.congestion = Congestion::new(self.config.min_rto);
             self.next = (state.drained, 0);
             self.open.clear();
@@ -353,7 +356,8 @@ impl Worker {
 
     fn handle_ack(&mut self, now: Time, seq: u32, marked: bool) {
         let Some(acked) = self.window.acknowledge(now, seq) else { return };
-        (self.heard, self.progressed) = (now, now);
+        self.master.hear(now);
+        self.progressed.hear(now);
         self.counters.marked += u64::from(marked);
         self.congestion.acknowledged(seq, acked.rtt, marked, self.window.next());
         if let Item::Packet { epoch, .. } = acked.item
@@ -375,10 +379,12 @@ impl Worker {
         if self.is_over {
             return;
         }
-        if now >= self.heard.saturating_add(self.config.give_up) {
+        let limit = self.config.give_up;
+        if self.master.look(now, limit) {
             return self.give_up(Failure::MasterSilent);
         }
-        if self.no_progress_at().is_some_and(|at| at <= now) {
+        // What it has sent is not acknowledged, although the master is alive.
+        if !self.window.is_empty() && self.progressed.look(now, limit) {
             let aggregator = self.state.map_or(self.config.master, |state| state.aggregator);
             return self.give_up(Failure::NotAcknowledged { aggregator });
         }
@@ -403,20 +409,16 @@ impl Worker {
         }
     }
 
-    /// When the worker gives up what it has sent and the aggregator does not acknowledge, although the master is alive.
-    fn no_progress_at(&self) -> Option<Time> {
-        (!self.window.is_empty()).then(|| self.progressed.saturating_add(self.config.give_up))
-    }
-
     /// Returns when to call [`Worker::handle_timeout`].
     #[must_use]
     pub fn poll_timeout(&self) -> Option<Time> {
         if self.is_over {
             return None;
         }
-        let give_up = self.heard.saturating_add(self.config.give_up);
+        let limit = self.config.give_up;
+        let no_progress = (!self.window.is_empty()).then(|| self.progressed.due(limit));
         let loss = self.window.timer(self.congestion.loss_delay(), self.congestion.rto());
-        [Some(give_up), self.no_progress_at(), self.join_at, loss].into_iter().flatten().min()
+        [Some(self.master.due(limit)), no_progress, self.join_at, loss].into_iter().flatten().min()
     }
 
     /// Returns the next message, if there is something to send now.
@@ -454,7 +456,7 @@ impl Worker {
         }
         let item = self.next_item()?;
         if self.window.is_empty() {
-            self.progressed = now;
+            self.progressed.hear(now);
         }
         let seq = self.window.push(now, item)?;
         Some(self.message(seq, item))

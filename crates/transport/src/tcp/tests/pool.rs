@@ -500,3 +500,23 @@ fn a_hundred_thousand_calls_end_one_by_one_and_at_once() {
     assert_eq!(net.count(0, forgot), CALLS as usize);
     assert_eq!(net.hosts[0].backlog(), [0; 6]);
 }
+
+/// An application cancels the calls of a peer that has restarted, which have ended: that must not cost a search of all connections for each.
+#[test]
+fn cancelling_what_has_ended_searches_the_connections_of_its_peer_only() {
+    let config = Config { max_connections: 3_000, max_messages: 10_000, ..Config::tcp() };
+    let mut host = Host::new(HostId(0), config);
+    for peer in 1..=2_000 {
+        let id = MessageId::request(u64::from(peer));
+        let submit = Submit { id, peer: HostId(peer), bytes: 100, kind: Kind::Request };
+        host.submit(Time::ZERO, submit).unwrap();
+    }
+    assert_eq!(host.connections(), 2_000);
+    for number in 10_000..11_000 {
+        host.cancel(Time::ZERO, HostId(7), MessageId::request(number));
+    }
+    assert_eq!(host.searched, 1_000);
+    host.peer_restarted(Time::ZERO, HostId(7));
+    host.cancel(Time::ZERO, HostId(7), MessageId::request(7));
+    assert_eq!((host.connections(), host.searched), (1_999, 1_000));
+}

@@ -2,6 +2,7 @@
 
 use rackweave_core::{Ecn, Header as _, HostId, Packet};
 use rackweave_wire::homa::{self, Layout};
+use rackweave_wire::path::{Fragment, PathMessage};
 use rackweave_wire::secure::{
     self, Clear, Handshake, Kind, MAC_BYTES, NOISE_BYTES, Notice, Resumption, TAG_BYTES, Ticket,
 };
@@ -19,6 +20,8 @@ pub(crate) fn all() -> Seeds {
         seeds.extend(more.into_iter().map(|(name, bytes)| (target, name.to_owned(), bytes)));
     };
     add("decode_overlay", hellos());
+    add("decode_overlay", about_paths(in_overlay));
+    add("decode_secure", about_paths(in_seal));
     add("decode_secure", between_hosts_with_a_key());
     add("decode_orca", orca_packets());
     add("decode_frisbee", frisbee_messages());
@@ -142,6 +145,47 @@ fn hellos() -> Vec<(&'static str, Vec<u8>)> {
         ("wrong_hello_with_payload", [&hello[..], &[0]].concat()),
         ("wrong_cut", hello[..32].to_vec()),
         ("hello", hello),
+    ]
+}
+
+/// Writes a message about the path, and what follows it.
+type WritePath = fn(&PathMessage, &[u8], &mut Vec<u8>);
+
+fn in_overlay(message: &PathMessage, rest: &[u8], out: &mut Vec<u8>) {
+    let (kind, src, dst) = (overlay::Kind::Path, HostId(3), HostId(7));
+    overlay::encode_path(
+        overlay::Envelope { kind, src, dst, from: 11, to: 12 },
+        message,
+        rest,
+        out,
+    );
+}
+
+fn in_seal(message: &PathMessage, rest: &[u8], out: &mut Vec<u8>) {
+    secure::encode_path(message, out);
+    out.extend_from_slice(rest);
+}
+
+/// Returns every kind of message about a path after its traffic class, and some that are refused.
+fn about_paths(write: WritePath) -> Vec<(&'static str, Vec<u8>)> {
+    let seed = |message, rest: &[u8]| {
+        let mut bytes = vec![0xe0];
+        write(&message, rest, &mut bytes);
+        bytes
+    };
+    let fragment = |total, offset| PathMessage::Fragment(Fragment { number: 9, total, offset });
+    let (probe, reply) = (PathMessage::Probe { number: 7 }, PathMessage::Reply { number: 8 });
+    vec![
+        ("path_probe", seed(probe, &[0; 40])),
+        ("path_probe_without_padding", seed(probe, &[])),
+        ("path_reply", seed(reply, &[])),
+        ("path_fragment_first", seed(fragment(100, 0), &[1; 60])),
+        ("path_fragment_last", seed(fragment(100, 60), &[2; 40])),
+        ("path_fragment_whole", seed(fragment(1, 0), &[3])),
+        ("wrong_path_fragment_empty", seed(fragment(100, 60), &[])),
+        ("wrong_path_fragment_beyond_whole", seed(fragment(100, 61), &[2; 40])),
+        ("wrong_path_fragment_beyond_range", seed(fragment(u16::MAX, u16::MAX), &[4])),
+        ("wrong_path_reply_with_bytes", seed(reply, &[5])),
     ]
 }
 

@@ -114,8 +114,8 @@ fn a_worker_without_a_path_to_the_aggregator_ends_with_its_address() {
     world.run(seconds(100));
     let failure = Failure::NotAcknowledged { aggregator: SWITCH };
     assert_eq!(world.outcome(1), Some(Err(failure)));
-    // The others hear that the aggregator waits, so they do not give up.
-    let failure = Failure::WorkerSilent { worker: 1 };
+    // The others hear that the aggregator waits, so they do not give up. The master hears at once that the worker has.
+    let failure = Failure::WorkerLeft { worker: 1 };
     assert_eq!(world.attempts.last(), Some(&master::Event::Failed(failure)));
     assert!(world.nodes[1].worker().unwrap().machine().counters().waiting > 0);
 }

@@ -3,9 +3,10 @@
 mod chaos;
 mod faults;
 mod hostile;
+mod starved;
 mod whole;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 
 use rackweave_core::{
     Destination, HostId, Node, Packet, PayloadStore, Port, Rng, Schedule, Span, SwitchProgram,
@@ -42,6 +43,17 @@ struct Faults {
 enum Flight {
     Packet(Packet<Header>, Vec<u8>),
     Act(Act),
+}
+
+/// How hosts run whose processors others take.
+#[derive(Clone, Copy, Debug)]
+struct Turns {
+    /// The time between two turns of a host. Those of different hosts are at different times.
+    interval: Span,
+    /// The most packets that a host handles in a turn.
+    handled: usize,
+    /// The number of packets for which a host's socket has room.
+    room: usize,
 }
 
 /// What happens at a time.
@@ -318,6 +330,49 @@ impl World {
                 let summed = self.summed.get(&(worker, step)).copied().unwrap_or(0);
                 assert!(summed >= 1, "step {step} at worker {worker}");
             }
+        }
+    }
+
+    /// As [`World::run`], but each host has a turn only now and then.
+    fn run_in_turns(&mut self, until: Time, turns: Turns) {
+        let Turns { interval, handled, room } = turns;
+        let hosts = self.nodes.len();
+        let mut sockets = vec![VecDeque::new(); hosts];
+        for round in 0_u64.. {
+            self.now = Time::ZERO + Span::from_ticks(interval.ticks() / hosts as u64 * round);
+            if self.now > until || self.master().is_over() {
+                return;
+            }
+            while let Some((_, flight)) = self.flights.pop_due(self.now) {
+                match flight {
+                    Flight::Packet(packet, payload) if packet.dst == SWITCH => {
+                        self.deliver(packet, &payload);
+                    }
+                    Flight::Packet(packet, payload) => {
+                        let socket: &mut VecDeque<_> = &mut sockets[packet.dst.0 as usize];
+                        if socket.len() < room {
+                            socket.push_back((packet, payload));
+                        }
+                    }
+                    Flight::Act(act) => self.act(act),
+                }
+            }
+            let host = round as usize % hosts;
+            if self.down[host] {
+                sockets[host].clear();
+                continue;
+            }
+            let arrived = sockets[host].len().min(handled);
+            for (packet, payload) in sockets[host].drain(..arrived).collect::<Vec<_>>() {
+                self.deliver(packet, &payload);
+            }
+            self.nodes[host].expire(self.now);
+            self.application(host);
+            while let Some(packet) = self.nodes[host].poll_transmit(self.now, 0) {
+                let payload = self.nodes[host].payload().to_vec();
+                self.send(packet, &payload);
+            }
+            self.application(host);
         }
     }
 
