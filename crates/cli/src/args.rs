@@ -126,6 +126,9 @@ pub(crate) struct RunArgs {
     /// Directory for the results (default: out/NAME).
     #[arg(long, value_name = "DIR")]
     pub(crate) out: Option<PathBuf>,
+    /// Write every table as a Parquet file too, beside its CSV file and with the types of the Python package's frames.
+    #[arg(long, conflicts_with = "shard")]
+    pub(crate) parquet: bool,
     /// Keep each finished point in DIR/points, and take those that an interrupted run has left there.
     #[arg(long)]
     pub(crate) resume: bool,
@@ -159,6 +162,9 @@ pub(crate) struct MergeArgs {
     /// Directory for the results; may be one of the others.
     #[arg(long, value_name = "DIR")]
     pub(crate) out: PathBuf,
+    /// Write every table as a Parquet file too, as `run --parquet` does.
+    #[arg(long)]
+    pub(crate) parquet: bool,
     /// Print only summary.json on standard output.
     #[arg(long)]
     pub(crate) json: bool,
@@ -194,6 +200,9 @@ pub(crate) struct TestbedArgs {
     /// Directory for the results (default: out/NAME.testbed).
     #[arg(long, value_name = "DIR")]
     pub(crate) out: Option<PathBuf>,
+    /// Write every table as a Parquet file too, as `run --parquet` does.
+    #[arg(long)]
+    pub(crate) parquet: bool,
     /// Print only summary.json on standard output.
     #[arg(long)]
     pub(crate) json: bool,

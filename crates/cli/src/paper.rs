@@ -81,3 +81,23 @@ fn command_line(args: &PaperArgs) -> String {
     }
     parts.join(" ")
 }
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory as _;
+
+    use crate::args::Args;
+
+    #[test]
+    fn the_help_names_every_paper() {
+        let mut command = Args::command();
+        let help = command.find_subcommand_mut("paper").unwrap().render_help().to_string();
+        for paper in rackweave_lab::paper::papers().unwrap() {
+            let name = paper.name();
+            assert!(
+                help.contains(&format!("{name},")) || help.contains(&format!("{name})")),
+                "{name}: {help}"
+            );
+        }
+    }
+}

@@ -13,7 +13,7 @@ use rackweave_lab::deploy::Deployment;
 use rackweave_linux::Key;
 use rackweave_rpc_bench::{
     Bench, BenchConfig, BenchError, Custom, Load, Mode, Network, Profile, ServeConfig, Server,
-    Setup, Sizes, Transport, is_refused, report,
+    Setup, Sizes, Transport, report,
 };
 
 use crate::{exit, print};
@@ -419,12 +419,10 @@ fn bench(args: BenchArgs) -> miette::Result<u8> {
         Ok(config) => config,
         Err(error) => return refused(&error),
     };
-    if config.setup.protocol() == "UDP" {
-        for server in config.servers.iter().filter(|server| is_refused(**server)) {
-            print_status(&format!(
-                "note: no process listens at {server}, its host says; waiting for one for some seconds\n"
-            ));
-        }
+    for server in config.servers.iter().filter(|server| config.setup.is_refused(**server)) {
+        print_status(&format!(
+            "note: no process listens at {server}, its host says; waiting for one for some seconds\n"
+        ));
     }
     let name = config.setup.name().to_owned();
     let stream = config.mode == Mode::Stream;

@@ -34,7 +34,8 @@ pub(crate) fn run(args: RunArgs) -> miette::Result<u8> {
     if args.explain {
         return print(&if args.json { scenario.explain_json() } else { scenario.explain() });
     }
-    let out = OutputDir::prepare(&args.out.clone().unwrap_or_else(|| scenario.default_out()))?;
+    let out = args.out.clone().unwrap_or_else(|| scenario.default_out());
+    let out = OutputDir::prepare(&out)?.with_parquet(args.parquet)?;
     let command = command_with(&args, &[], scenario.seed);
     let threads = u32::from(args.threads);
     if threads > 1 {
@@ -121,7 +122,7 @@ fn finish_shard(
 /// `rackweave merge`.
 pub(crate) fn merge(args: &MergeArgs) -> miette::Result<u8> {
     let (scenario, results, command) = sweep::merge(&args.folders)?;
-    let out = OutputDir::prepare(&args.out)?;
+    let out = OutputDir::prepare(&args.out)?.with_parquet(args.parquet)?;
     finish(&scenario, &results, &out, &command, (args.json, args.quiet))?;
     for failure in &results.summary.failures {
         warn(&format!("error: {}: the simulator failed: {}", failure.transport, failure.message));

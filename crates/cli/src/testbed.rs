@@ -16,7 +16,7 @@ pub(crate) fn testbed(args: &TestbedArgs) -> miette::Result<u8> {
     testbed.check()?;
     let scenario = testbed.scenario();
     let out = args.out.clone().unwrap_or_else(|| scenario.default_out().with_extension("testbed"));
-    let out = OutputDir::prepare(&out)?;
+    let out = OutputDir::prepare(&out)?.with_parquet(args.parquet)?;
     let command = command_line(args, scenario.seed);
     let testbed = Arc::new(testbed);
     stop_on_ctrl_c(&testbed, Testbed::is_cancelled, Testbed::cancel)?;

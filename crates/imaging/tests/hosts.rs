@@ -88,21 +88,7 @@ impl Server {
     }
 
     fn config(&self, host: u8) -> FetchConfig {
-        FetchConfig {
-            server: self.address,
-            own: Some(host_at(host)),
-            name: "golden".to_owned(),
-            target: self.target(host),
-            target_config: TargetConfig::default(),
-            key: None,
-            signer: None,
-            machine: p2p::client::Config::default(),
-            memory: 64 << 20,
-            rate: None,
-            serve: true,
-            multicast: true,
-            session: None,
-        }
+        fetch_config(self.address, host_at(host), self.target(host))
     }
 
     fn fetch(&self, host: u8) -> (Fetched, Result<(), FetchError>) {
@@ -114,6 +100,24 @@ impl Server {
         self.progress.stop();
         let served = self.thread.join().unwrap();
         (self.events.iter().collect(), served)
+    }
+}
+
+fn fetch_config(server: SocketAddrV4, own: Ipv4Addr, target: PathBuf) -> FetchConfig {
+    FetchConfig {
+        server,
+        own: Some(own),
+        name: "golden".to_owned(),
+        target,
+        target_config: TargetConfig::default(),
+        key: None,
+        signer: None,
+        machine: p2p::client::Config::default(),
+        memory: 64 << 20,
+        rate: None,
+        serve: true,
+        multicast: true,
+        session: None,
     }
 }
 
@@ -148,6 +152,27 @@ fn an_address_of_another_host_is_refused_at_once() {
     assert_eq!(source.kind(), io::ErrorKind::AddrNotAvailable);
     assert!(error.to_string().contains("--bind must name an address of this host"), "{error}");
     server.stop();
+}
+
+#[test]
+fn a_server_that_does_not_run_is_reported_at_the_first_attempt() {
+    let [address, own] = [1, 2].map(host_at);
+    let server = SocketAddrV4::new(address, free_ports(1));
+    let folder = tempfile::tempdir().unwrap();
+    let mut config = fetch_config(server, own, folder.path().join("copy"));
+    config.machine.give_up = Span::from_secs(2);
+    let mut events = Vec::new();
+    let (_, result) = fetch(&config, &Arc::default(), &mut |event| events.push(event));
+    assert!(matches!(result, Err(FetchError::Session { .. })), "{result:?}");
+    let [FetchEvent::Waiting(why)] = &events[..] else { panic!("{events:?}") };
+    assert!(why.contains("refused"), "{why}");
+
+    // At the server's own address it would connect to itself.
+    let config = FetchConfig { own: Some(address), ..config };
+    let (_, result) = fetch(&config, &Arc::default(), &mut |event| panic!("{event:?}"));
+    let error = result.unwrap_err();
+    assert!(matches!(error, FetchError::Bind { .. }), "{error}");
+    assert!(error.to_string().contains("(--bind)"), "{error}");
 }
 
 /// The server waits for a host that had the image before it came, and for nobody after that.

@@ -102,6 +102,12 @@ pub enum OutputError {
     #[error(transparent)]
     #[diagnostic(transparent)]
     Table(#[from] crate::tables::TableError),
+    /// This build writes no Parquet files.
+    #[error("this rackweave was built without Parquet")]
+    #[diagnostic(help(
+        "build it with `--features parquet`, or read the CSV files, which have the same tables"
+    ))]
+    NoParquet,
     /// A file cannot be written.
     #[error("cannot write `{}`", .path.display())]
     File {

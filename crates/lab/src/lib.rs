@@ -74,6 +74,8 @@ mod item;
 pub mod list;
 pub mod output;
 pub mod paper;
+#[cfg(feature = "parquet")]
+mod parquet;
 mod path;
 pub mod plan;
 pub mod redraw;

@@ -76,6 +76,8 @@ pub(crate) const COMMAND_LINE: &str = "# The command: ";
 #[derive(Debug)]
 pub struct OutputDir {
     path: PathBuf,
+    #[cfg_attr(not(feature = "parquet"), expect(dead_code, reason = "it is false then"))]
+    parquet: bool,
 }
 
 /// The suffix of files that are not complete yet.
@@ -111,7 +113,18 @@ impl OutputDir {
         }
         std::fs::create_dir_all(path).map_err(folder)?;
         Self::probe(path)?;
-        Ok(Self { path: path.to_owned() })
+        Ok(Self { path: path.to_owned(), parquet: false })
+    }
+
+    /// Has [`OutputDir::write`] write every table as a Parquet file too, if `wanted`.
+    ///
+    /// # Errors
+    /// If it is wanted and this build has no Parquet (feature `parquet`).
+    pub fn with_parquet(self, wanted: bool) -> Result<Self, OutputError> {
+        if wanted && !cfg!(feature = "parquet") {
+            return Err(OutputError::NoParquet);
+        }
+        Ok(Self { parquet: wanted, ..self })
     }
 
     /// Tests that files can be created in a directory.
@@ -159,11 +172,15 @@ impl OutputDir {
         staged.add("scenario.resolved.toml", (head + &scenario.resolved).as_bytes())?;
         results.pictures(&mut staged)?;
         tables::write(&results.points, &mut staged)?;
+        #[cfg(feature = "parquet")]
+        if self.parquet {
+            tables::write(&results.points, &mut crate::parquet::ParquetFiles(&mut staged))?;
+        }
         let points = &results.points;
         for point in points.iter().filter(|point| !point.capture_names.is_empty()) {
             staged.capture(point)?;
         }
-        let files = staged.names().filter(|name| !name.ends_with(".pcapng"));
+        let files = staged.names().filter(|name| is_linked(name));
         let mut files: Vec<String> = files.map(str::to_owned).collect();
         files.sort_unstable();
         let page = results.to_html_beside(scenario, command, files);
@@ -190,7 +207,8 @@ impl OutputDir {
         let Ok(entries) = std::fs::read_dir(&self.path) else { return };
         for entry in entries.flatten() {
             let Ok(name) = entry.file_name().into_string() else { continue };
-            let is_result = OPTIONAL.contains(&name.as_str()) || is_capture(&name);
+            let is_result =
+                OPTIONAL.contains(&name.as_str()) || is_capture(&name) || is_parquet(&name);
             if is_result && !written.contains(&name) {
                 // A file that cannot be removed is overwritten or remains, which is no reason to lose the results.
                 let _ = std::fs::remove_file(entry.path());
@@ -203,6 +221,16 @@ impl OutputDir {
 fn is_capture(name: &str) -> bool {
     let number = name.strip_prefix("capture-").and_then(|rest| rest.strip_suffix(".pcapng"));
     number.is_some_and(|number| !number.is_empty() && number.bytes().all(|it| it.is_ascii_digit()))
+}
+
+/// Whether a file has the name of a table in Parquet.
+fn is_parquet(name: &str) -> bool {
+    name.strip_suffix(".parquet").is_some_and(tables::exists)
+}
+
+/// Whether the page has a link to a file. Parquet files have the numbers of CSV files, and the page is the same with and without them.
+pub(crate) fn is_linked(name: &str) -> bool {
+    name != "report.html" && !name.ends_with(".pcapng") && !is_parquet(name)
 }
 
 /// A directory that [`OutputDir::write`] has written.
@@ -243,7 +271,8 @@ impl SavedDir {
         for entry in std::fs::read_dir(&self.path).map_err(cannot)? {
             let Ok(name) = entry.map_err(cannot)?.file_name().into_string() else { continue };
             let is_table = name.ends_with(".csv") || name.ends_with(".svg");
-            if ALWAYS.contains(&name.as_str()) || is_table || is_capture(&name) {
+            if ALWAYS.contains(&name.as_str()) || is_table || is_capture(&name) || is_parquet(&name)
+            {
                 names.push(name);
             }
         }
@@ -437,6 +466,16 @@ mod tests {
             entries.map(|it| it.unwrap().file_name().into_string().unwrap()).collect();
         names.sort_unstable();
         names
+    }
+
+    #[cfg(not(feature = "parquet"))]
+    #[test]
+    fn a_build_without_parquet_says_so_before_the_run() {
+        let folder = tempfile::tempdir().unwrap();
+        let prepare = || OutputDir::prepare(folder.path()).unwrap();
+        let error = prepare().with_parquet(true).unwrap_err();
+        assert!(matches!(error, OutputError::NoParquet), "{error}");
+        assert!(prepare().with_parquet(false).is_ok());
     }
 
     #[test]

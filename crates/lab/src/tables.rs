@@ -356,36 +356,51 @@ impl Sink for Collect {
         columns: &'static [Column<T>],
         rows: impl Fn(&'a PointResult) -> R,
     ) -> Result<(), Infallible> {
-        if !wanted {
-            return Ok(());
+        if wanted {
+            self.0.push(collected(name, points, columns, rows));
         }
-        let lead = Lead::of(points);
-        let mut keys: Vec<Vec<String>> = lead.names().map(|_| Vec::new()).collect();
-        let mut values: Vec<Values> =
-            in_files(columns).map(|column| Values::new(column.kind)).collect();
-        for point in points {
-            let of_point = lead.values(point);
-            for row in rows(point) {
-                keys.iter_mut().zip(&of_point).for_each(|(keys, key)| keys.push(key.clone()));
-                for (values, column) in values.iter_mut().zip(in_files(columns)) {
-                    values.push((column.get)(row.borrow()));
-                }
-            }
-        }
-        let kinds = LEAD_COLUMNS.iter().map(|(_, kind)| Some(*kind)).chain(std::iter::repeat(None));
-        let keys = lead.names().zip(keys).zip(kinds).map(|((name, cells), kind)| {
-            let values = match kind {
-                Some(kind) => Values::parsed(kind, cells).unwrap_or_else(|_| Values::new(kind)),
-                None => Values::inferred(cells),
-            };
-            TableColumn { name: name.to_owned(), values }
-        });
-        let values = in_files(columns)
-            .zip(values)
-            .map(|(column, values)| TableColumn { name: column.name.to_owned(), values });
-        self.0.push(Table { name: name.to_owned(), columns: keys.chain(values).collect() });
         Ok(())
     }
+}
+
+/// Returns a table in memory.
+pub(crate) fn collected<'a, T: 'static, R: IntoIterator<Item: Borrow<T>>>(
+    name: &'static str,
+    points: &'a [PointResult],
+    columns: &'static [Column<T>],
+    rows: impl Fn(&'a PointResult) -> R,
+) -> Table {
+    let lead = Lead::of(points);
+    let mut keys: Vec<Vec<String>> = lead.names().map(|_| Vec::new()).collect();
+    let mut values: Vec<Values> =
+        in_files(columns).map(|column| Values::new(column.kind)).collect();
+    for point in points {
+        let of_point = lead.values(point);
+        for row in rows(point) {
+            keys.iter_mut().zip(&of_point).for_each(|(keys, key)| keys.push(key.clone()));
+            for (values, column) in values.iter_mut().zip(in_files(columns)) {
+                values.push((column.get)(row.borrow()));
+            }
+        }
+    }
+    let kinds = LEAD_COLUMNS.iter().map(|(_, kind)| Some(*kind)).chain(std::iter::repeat(None));
+    let keys = lead.names().zip(keys).zip(kinds).map(|((name, cells), kind)| {
+        let values = match kind {
+            Some(kind) => Values::parsed(kind, cells).unwrap_or_else(|_| Values::new(kind)),
+            None => Values::inferred(cells),
+        };
+        TableColumn { name: name.to_owned(), values }
+    });
+    let values = in_files(columns)
+        .zip(values)
+        .map(|(column, values)| TableColumn { name: column.name.to_owned(), values });
+    Table { name: name.to_owned(), columns: keys.chain(values).collect() }
+}
+
+/// Returns a count as frames and Parquet files have it: signed, because differences of unsigned numbers wrap around in pandas and polars.
+#[must_use]
+pub fn signed(count: u64) -> i64 {
+    i64::try_from(count).unwrap_or(i64::MAX)
 }
 
 /// The names and kinds of a table's columns, except for swept keys.

@@ -14,7 +14,7 @@ use arrow_schema::{ArrowError, DataType, Field, Schema};
 use pyo3::exceptions::{PyImportError, PyRuntimeError};
 use pyo3::prelude::*;
 use pyo3::types::{PyCapsule, PyDict, PyList};
-use rackweave_lab::tables::Values;
+use rackweave_lab::tables::{Values, signed};
 
 /// The names of capsules in Arrow's PyCapsule interface.
 const SCHEMA: &CStr = c"arrow_schema";
@@ -45,10 +45,11 @@ fn failed(error: ArrowError) -> PyErr {
 }
 
 fn array(values: Values) -> ArrayRef {
-    // Differences of unsigned numbers wrap around in pandas and polars, so counts are signed.
-    let signed = |n: Option<u64>| n.map(|n| i64::try_from(n).unwrap_or(i64::MAX));
     match values {
-        Values::Counts(values) => Arc::new(values.into_iter().map(signed).collect::<Int64Array>()),
+        Values::Counts(values) => {
+            let counts = values.into_iter().map(|count| count.map(signed));
+            Arc::new(counts.collect::<Int64Array>())
+        }
         Values::Reals(values) => Arc::new(Float64Array::from(values)),
         Values::Texts(values) => Arc::new(values.into_iter().collect::<StringArray>()),
     }

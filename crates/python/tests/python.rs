@@ -30,7 +30,8 @@ fn reference(folder: &Path) -> PathBuf {
     let command = command_line::run("quickstart", &sets, None, scenario.seed);
     let results = Batch::new(scenario.clone()).run(None).unwrap();
     let out = folder.join("reference");
-    OutputDir::prepare(&out).unwrap().write(&scenario, &results, &command).unwrap();
+    let files = OutputDir::prepare(&out).unwrap().with_parquet(true).unwrap();
+    files.write(&scenario, &results, &command).unwrap();
     out
 }
 

@@ -290,11 +290,16 @@ impl<'a> Calls<'a> {
                     }
                 }
                 Event::Failed { peer, id, reason } => {
+                    let address = self.client.endpoint.peer_addr(peer);
+                    tracing::debug!(peer = ?address, ?id, ?reason, "call failed");
                     if let Some(call) = self.sent.get(&(peer, MessageId(id.0 & !1))) {
                         self.on_event(call.key, TransportEvent::Failed { peer, id, reason })?;
                     }
                 }
-                Event::PeerRestarted { peer } => self.client.greet_again(peer),
+                Event::PeerRestarted { peer } => {
+                    tracing::info!(peer = ?self.client.endpoint.peer_addr(peer), "peer has restarted");
+                    self.client.greet_again(peer);
+                }
                 Event::KeyMismatch { peer, why } => self.client.key_trouble(peer, why)?,
                 Event::PathMtu { peer, change } => {
                     let peer = self.client.endpoint.peer_addr(peer);

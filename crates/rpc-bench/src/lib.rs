@@ -31,6 +31,5 @@ pub use config::{
     BenchConfig, BenchError, Custom, Load, Mode, NotASize, Profile, Setup, Sizes, Transport,
 };
 pub use measure::{Interval, Summary, Trouble};
-pub use refused::is_refused;
 pub use run::Bench;
 pub use server::{ServeConfig, Served, Server};

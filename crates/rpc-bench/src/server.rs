@@ -92,7 +92,10 @@ impl Server {
             }
             endpoints.push(config.setup.endpoint(clock, listen, allow.clone())?.0);
         }
-        let addresses = endpoints.iter().map(AnyEndpoint::local_addr).collect();
+        let addresses: Vec<SocketAddr> = endpoints.iter().map(AnyEndpoint::local_addr).collect();
+        for address in &addresses {
+            tracing::info!(%address, transport = config.setup.name(), "serving");
+        }
         let stop = Arc::new(AtomicBool::new(false));
         let counters = Arc::new(Counters::default());
         let mut threads = Vec::new();
@@ -238,7 +241,9 @@ impl Worker {
                 }
                 self.endpoint.consume(peer, id, count as u64);
             }
-            Event::Failed { peer, id, .. } => {
+            Event::Failed { peer, id, reason } => {
+                let address = self.endpoint.peer_addr(peer);
+                tracing::debug!(peer = ?address, ?id, ?reason, "call failed");
                 add(&self.counters.failed, 1);
                 self.streams.remove(&(peer, id));
             }
@@ -246,6 +251,7 @@ impl Worker {
                 self.streams.remove(&(peer, id));
             }
             Event::PeerRestarted { peer } => {
+                tracing::info!(peer = ?self.endpoint.peer_addr(peer), "peer has restarted");
                 self.short.remove(&peer);
             }
             // A server only answers; a client with another key has no session with it.

@@ -46,7 +46,7 @@ pub(crate) fn sessions(args: &SessionsArgs) -> miette::Result<u8> {
         Ok(document) => document,
         Err(error) => {
             print_status(&format!(
-                "error: no agent or controller answers at {}: {error}\n",
+                "error: no agent or controller answers at {}: {error}. `rackweave cast agent` starts an agent; --socket names another socket\n",
                 path.display()
             ));
             return Ok(exit::FAILED);

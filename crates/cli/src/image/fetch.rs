@@ -282,6 +282,7 @@ fn report(args: &FetchArgs, clock: Clock, event: FetchEvent) {
             FetchEvent::DamagedBlocks { chunk } => ("damaged-blocks", json!({ "chunk": chunk })),
             FetchEvent::Multicast(group) => ("multicast", json!({ "group": group })),
             FetchEvent::NoMulticast(why) => ("no-multicast", json!({ "error": why })),
+            FetchEvent::Waiting(why) => ("waiting", json!({ "error": why })),
             FetchEvent::ServerLost(why) => ("server-lost", json!({ "error": why })),
             FetchEvent::ServerBack => ("server-back", json!({})),
             FetchEvent::NotAccepted(why) => ("not-accepted", json!({ "error": why })),
@@ -311,6 +312,13 @@ fn report(args: &FetchArgs, clock: Clock, event: FetchEvent) {
         }
         FetchEvent::NoMulticast(why) => {
             status(&format!("going on without multicast: {}\n", escaped(&why)));
+        }
+        FetchEvent::Waiting(why) => {
+            let (why, most) = (escaped(&why), &args.give_up);
+            status(&format!(
+                "{} does not answer yet ({why}); trying for {most} (--give-up). Does `rackweave image serve` run there?\n",
+                args.from
+            ));
         }
         FetchEvent::ServerLost(why) => {
             let why = escaped(&why);

@@ -590,6 +590,28 @@ fn threads_change_no_result() {
 }
 
 /// A Slurm array and a Kubernetes indexed job differ in the name of the variable that has the number of the task.
+#[cfg(feature = "parquet")]
+#[test]
+fn run_and_merge_write_the_same_parquet_files() {
+    let place = Place::new(SMALL);
+    let shard = place.run(&["run", "small.toml", "--shard", "0/1", "--out", "shard", "--quiet"]);
+    assert_eq!(code(&shard), 0, "{}", stderr(&shard));
+    let whole = place.run(&["run", "small.toml", "--parquet", "--out", "whole", "--quiet"]);
+    assert_eq!(code(&whole), 0, "{}", stderr(&whole));
+    let merged = place.run(&["merge", "shard", "--parquet", "--out", "merged", "--quiet"]);
+    assert_eq!(code(&merged), 0, "{}", stderr(&merged));
+    // `points` has the processor time.
+    for name in ["slowdown_by_size", "latency_cdf", "links", "over_seeds"] {
+        let [whole, merged] = ["whole", "merged"].map(|folder| {
+            std::fs::read(place.path().join(folder).join(format!("{name}.parquet"))).unwrap()
+        });
+        assert!(whole.starts_with(b"PAR1") && whole.ends_with(b"PAR1"), "{name}");
+        assert!(whole == merged, "{name}");
+    }
+    let refused = place.run(&["run", "small.toml", "--shard", "0/1", "--parquet"]);
+    assert_eq!(code(&refused), 2, "a shard has no tables");
+}
+
 #[test]
 fn shards_of_array_jobs_are_one_run() {
     let place = Place::new(SMALL);

@@ -22,7 +22,10 @@ struct Running {
 
 impl Running {
     fn start(args: &[&str]) -> Self {
-        let mut command = command(args);
+        Self::start_command(command(args))
+    }
+
+    fn start_command(mut command: Command) -> Self {
         let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
         let lines = BufReader::new(child.stdout.take().unwrap()).lines();
         Self { child, lines }
@@ -94,6 +97,23 @@ fn until_calls_end(running: &mut Running) {
 /// Returns the numbers in a line.
 fn numbers(line: &str) -> Vec<f64> {
     line.split([' ', '(', ')', ':', ',', '/']).filter_map(|word| word.parse().ok()).collect()
+}
+
+#[test]
+fn events_are_printed_on_request() {
+    for (level, expected) in [(None, false), (Some("info"), true)] {
+        let mut server = command(&["serve", "--listen", "127.0.0.1:0"]);
+        server.env_remove("RACKWEAVE_LOG");
+        server.envs(level.map(|level| ("RACKWEAVE_LOG", level)));
+        let mut server = Running::start_command(server);
+        let line = server.line();
+        let address = line.strip_prefix("homa server at ").unwrap().to_owned();
+        server.signal("INT");
+        let (_, errors) = server.end();
+        let event = errors.lines().find(|line| line.contains("rackweave_rpc_bench"));
+        let says = event.is_some_and(|it| it.contains("serving") && it.contains(&address));
+        assert_eq!(says, expected, "{errors}");
+    }
 }
 
 #[test]
@@ -276,7 +296,8 @@ fn without_a_server_the_client_reports_what_to_check() {
             assert!(message.contains(part), "{message}");
         }
         // The host itself says that nobody listens, and that is passed on before anything is waited for.
-        assert_eq!(message.contains("no process listens"), protocol == "UDP", "{message}");
+        let first = message.lines().next().unwrap_or_default();
+        assert!(first.contains(&format!("no process listens at {address}")), "{message}");
     }
 }
 

@@ -185,6 +185,8 @@ pub enum FetchEvent {
         /// The number of the chunk.
         chunk: u32,
     },
+    /// The server cannot be used yet, for this reason. The client keeps trying until it gives up. Reported once.
+    Waiting(String),
     /// The connection to the server is broken.
     ServerLost(String),
     /// The connection to the server is there again.
@@ -389,8 +391,16 @@ async fn run(
         give_up: Duration::from_nanos(config.machine.give_up.as_ns()),
     };
     // Before the server or the target notices anything of a client that cannot be: one whose port is taken may be the second of its host.
-    let sockets = open_sockets(&mut place, config.machine.give_up, clock, progress).await?;
-    let (session, manifest) = open_session(&place, config.machine.give_up, clock, progress).await?;
+    let mut attempts = Attempts {
+        give_up: config.machine.give_up,
+        clock,
+        progress,
+        server: config.server,
+        reported: false,
+    };
+    let sockets = open_sockets(&mut place, &mut attempts, on_event).await?;
+    let open = async || Session::open(&place).await;
+    let (session, manifest) = attempts.until_done(open, on_event).await?;
     let own = session.own;
     let group = session.multicast.filter(|_| config.multicast);
     let manifest = Arc::new(manifest);
@@ -430,19 +440,21 @@ type Sockets = (tokio::net::UdpSocket, tokio::net::TcpListener);
 /// Determines this client's address, and opens its sockets there.
 async fn open_sockets(
     place: &mut Place,
-    give_up: Span,
-    clock: Clock,
-    progress: &Progress,
+    attempts: &mut Attempts<'_>,
+    on_event: &mut dyn FnMut(FetchEvent),
 ) -> Result<Sockets, FetchError> {
     let server = place.server;
     let own = match place.own {
         Some(own) => own,
         // While there is no route there is no session either.
-        None => retry(give_up, clock, progress, server, async || Ok(route(server).await?)).await?,
+        None => attempts.until_done(async || Ok(route(server).await?), on_event).await?,
     };
     place.own = Some(own);
     let address = SocketAddrV4::new(own, server.port());
-    crate::bind(address).map_err(|source| FetchError::Bind { address, source })
+    // Both ends use one port. Where the server is not running, this client would connect to its own socket.
+    let bound =
+        if address == server { Err(io::ErrorKind::AddrInUse.into()) } else { crate::bind(address) };
+    bound.map_err(|source| FetchError::Bind { address, source })
 }
 
 /// Returns the address from which this host reaches another one. Nothing is sent.
@@ -475,15 +487,6 @@ pub fn list(
     })
 }
 
-async fn open_session(
-    place: &Place,
-    give_up: Span,
-    clock: Clock,
-    progress: &Progress,
-) -> Result<(Session, Manifest), FetchError> {
-    retry(give_up, clock, progress, place.server, async || Session::open(place).await).await
-}
-
 /// Waits until the operation is to stop. A server may send its manifest a byte at a time.
 async fn stopped(progress: &Progress) {
     while !progress.is_stopped() {
@@ -491,34 +494,49 @@ async fn stopped(progress: &Progress) {
     }
 }
 
-/// Repeats an attempt until it succeeds, cannot succeed, or the client gives up.
-async fn retry<T>(
+/// What attempts to reach the server have in common.
+struct Attempts<'a> {
     give_up: Span,
     clock: Clock,
-    progress: &Progress,
+    progress: &'a Progress,
     server: SocketAddrV4,
-    attempt: impl AsyncFn() -> Result<T, SessionError>,
-) -> Result<T, FetchError> {
-    let mut pause = Duration::from_millis(100);
-    loop {
-        let attempted = tokio::select! {
-            attempted = attempt() => attempted,
-            () = stopped(progress) => return Err(FetchError::Interrupted),
-        };
-        match attempted {
-            Ok(done) => return Ok(done),
-            Err(source) if source.is_permanent() || clock.now() >= Time::ZERO + give_up => {
-                return Err(FetchError::Session { server, source });
+    /// Whether it was reported that the server is waited for.
+    reported: bool,
+}
+
+impl Attempts<'_> {
+    /// Repeats an attempt until it succeeds, cannot succeed, or the client gives up.
+    async fn until_done<T>(
+        &mut self,
+        attempt: impl AsyncFn() -> Result<T, SessionError>,
+        on_event: &mut dyn FnMut(FetchEvent),
+    ) -> Result<T, FetchError> {
+        let Self { give_up, clock, progress, server, .. } = *self;
+        let mut pause = Duration::from_millis(100);
+        loop {
+            let attempted = tokio::select! {
+                attempted = attempt() => attempted,
+                () = stopped(progress) => return Err(FetchError::Interrupted),
+            };
+            match attempted {
+                Ok(done) => return Ok(done),
+                Err(source) if source.is_permanent() || clock.now() >= Time::ZERO + give_up => {
+                    return Err(FetchError::Session { server, source });
+                }
+                Err(source) if !self.reported => {
+                    self.reported = true;
+                    on_event(FetchEvent::Waiting(source.to_string()));
+                }
+                Err(_) => {}
             }
-            Err(_) => {}
-        }
-        let until = clock.now() + Span::from_ms(pause.as_millis() as u64);
-        pause = (pause * 2).min(Duration::from_secs(1));
-        while clock.now() < until {
-            if progress.is_stopped() {
-                return Err(FetchError::Interrupted);
+            let until = clock.now() + Span::from_ms(pause.as_millis() as u64);
+            pause = (pause * 2).min(Duration::from_secs(1));
+            while clock.now() < until {
+                if progress.is_stopped() {
+                    return Err(FetchError::Interrupted);
+                }
+                sleep(TICK).await;
             }
-            sleep(TICK).await;
         }
     }
 }

@@ -51,13 +51,18 @@ pub(crate) fn known_keys(points: &[PointKey]) -> Vec<&str> {
 /// points it lacks. `None` if it lacks none.
 pub(crate) fn not_tried(whole: &[PointKey], tried: &[PointKey]) -> Option<String> {
     let missing = whole.len().checked_sub(tried.len()).filter(|missing| *missing > 0)?;
-    let values_of = |points: &[PointKey], key: &str| -> BTreeSet<String> {
-        points.iter().filter_map(|point| Some(plain(point.get(key)?))).collect()
-    };
     let mut left_out = Vec::new();
     for key in known_keys(whole) {
-        let (all, some) = (values_of(whole, key), values_of(tried, key));
-        let missing: Vec<&str> = all.difference(&some).map(String::as_str).collect();
+        let value = |point: &PointKey| Some(plain(point.get(key)?));
+        let some: BTreeSet<String> = tried.iter().filter_map(value).collect();
+        // In the order of the sweep. A label may have commas.
+        let mut missing: Vec<String> = Vec::new();
+        for value in whole.iter().filter_map(value).filter(|value| !some.contains(value)) {
+            let value = if value.contains(',') { format!("`{value}`") } else { value };
+            if !missing.contains(&value) {
+                missing.push(value);
+            }
+        }
         // A transport is named by its label.
         if !missing.is_empty() && !["transport", "transport.name", "transport.label"].contains(&key)
         {
@@ -246,6 +251,22 @@ mod tests {
     use serde_json::json;
 
     use super::*;
+
+    #[test]
+    fn what_was_not_tried_is_in_the_order_of_the_sweep_and_labels_with_commas_are_quoted() {
+        let whole: Vec<PointKey> = ["10 KB", "100 KB", "1 MB"]
+            .into_iter()
+            .flat_map(|size| ["a", "b, c"].map(|label| (size, label)))
+            .map(|(size, label)| {
+                key(&[("workload.sizes", json!(size)), ("label", json!(label))], "homa")
+            })
+            .collect();
+        let words = not_tried(&whole, &[]).unwrap();
+        assert_eq!(words, "6 of 6 points: label a, `b, c`; sizes 10 KB, 100 KB, 1 MB");
+        let words = not_tried(&whole, &whole[..2]).unwrap();
+        assert_eq!(words, "4 of 6 points: sizes 100 KB, 1 MB");
+        assert_eq!(not_tried(&whole, &whole), None);
+    }
 
     fn selects(selector: &str, set: &[(&str, Value)]) -> bool {
         #[derive(serde::Deserialize)]

@@ -4,7 +4,7 @@ use std::path::Path;
 
 use super::{RedrawError, Redrawn};
 use crate::error::OutputError;
-use crate::output::{OutputDir, Staged};
+use crate::output::{OutputDir, Staged, is_linked};
 use crate::results::PointResult;
 use crate::tables::{self, Lead};
 
@@ -21,8 +21,8 @@ impl Redrawn {
             if !is_out(&only.folder) {
                 only.saved.copy_to(out)?;
             }
-            let is_linked = |name: &String| name != "report.html" && !name.ends_with(".pcapng");
-            let files = only.saved.names()?.into_iter().filter(is_linked).collect();
+            let names = only.saved.names()?.into_iter();
+            let files = names.filter(|name| is_linked(name)).collect();
             let mut staged = Staged::new(out.path());
             self.draw(&mut staged, files)?;
             staged.finish()?;

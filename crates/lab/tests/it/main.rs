@@ -3,6 +3,8 @@
 mod docs;
 mod homa_sigcomm;
 mod leverage_homa;
+#[cfg(feature = "parquet")]
+mod parquet;
 mod pods;
 mod receiver_driven_sigcomm;
 mod scenario_errors;
