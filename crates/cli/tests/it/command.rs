@@ -589,7 +589,6 @@ fn threads_change_no_result() {
     assert_eq!(code(&place.run(&["run", "small.toml", "--threads", "0"])), 2);
 }
 
-/// A Slurm array and a Kubernetes indexed job differ in the name of the variable that has the number of the task.
 #[cfg(feature = "parquet")]
 #[test]
 fn run_and_merge_write_the_same_parquet_files() {
@@ -612,6 +611,7 @@ fn run_and_merge_write_the_same_parquet_files() {
     assert_eq!(code(&refused), 2, "a shard has no tables");
 }
 
+/// A Slurm array and a Kubernetes indexed job differ in the name of the variable that has the number of the task.
 #[test]
 fn shards_of_array_jobs_are_one_run() {
     let place = Place::new(SMALL);

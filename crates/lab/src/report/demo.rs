@@ -112,7 +112,11 @@ fn point(group: &str, load: f64, badness: f64) -> PointResult {
         .into_iter()
         .collect(),
         ecn_marks: if group == "dctcp" { 123_456 } else { 0 },
-        queue_bytes: QueueBytes { mean: pressure * 1_100.0, max: (pressure * 80_000.0) as u64, max_switch: None },
+        queue_bytes: QueueBytes {
+            mean: pressure * 1_100.0,
+            max: (pressure * 80_000.0) as u64,
+            max_switch: None,
+        },
         by_size,
         end: "all done",
         ..PointSummary::default()
