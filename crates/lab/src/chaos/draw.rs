@@ -173,29 +173,32 @@ pub(super) fn scenario(product: Product, seed: u64) -> Drawn {
 const ALL_FAULTS: [&str; 7] =
     ["loss", "corruption", "duplication", "reordering", "down", "pause", "crash"];
 
+/// The keys of each transport that repairs losses.
+const TRANSPORTS: [&str; 17] = [
+    "name = \"homa\"",
+    "name = \"homa\"\nprofile = \"linux\"",
+    "name = \"homa\"\nprofile = \"leverage-homa\"",
+    "name = \"polo\"",
+    "name = \"ndp\"",
+    "name = \"phost\"",
+    "name = \"pfabric\"",
+    "name = \"sird\"",
+    "name = \"swift\"",
+    "name = \"dcpim\"",
+    // Without it the window does not shrink where an oversubscribed core trims: see docs/uet.md, "Trims in the core".
+    "name = \"uet\"\nshrink_on_trim = true",
+    "name = \"uet\"\nprofile = \"eqds\"",
+    "name = \"uet\"\nprofile = \"uet-nscc\"",
+    "name = \"tcp\"",
+    "name = \"tcp\"\nhandshake = true",
+    "name = \"dctcp\"",
+    "name = \"dctcp\"\nhandshake = true",
+];
+
 fn messages(draw: &mut Draw) {
     let fabric = draw.fabric(3);
     draw.buffers();
-    let transport = draw.pick(&[
-        "name = \"homa\"",
-        "name = \"homa\"\nprofile = \"linux\"",
-        "name = \"homa\"\nprofile = \"leverage-homa\"",
-        "name = \"polo\"",
-        "name = \"ndp\"",
-        "name = \"phost\"",
-        "name = \"pfabric\"",
-        "name = \"sird\"",
-        "name = \"swift\"",
-        "name = \"dcpim\"",
-        // Without it the window does not shrink where an oversubscribed core trims: see docs/uet.md, "Trims in the core".
-        "name = \"uet\"\nshrink_on_trim = true",
-        "name = \"uet\"\nprofile = \"eqds\"",
-        "name = \"uet\"\nprofile = \"uet-nscc\"",
-        "name = \"tcp\"",
-        "name = \"tcp\"\nhandshake = true",
-        "name = \"dctcp\"",
-        "name = \"dctcp\"\nhandshake = true",
-    ]);
+    let transport = draw.pick(&TRANSPORTS);
     let needs_trimming = ["ndp", "name = \"uet\"", "eqds"];
     if needs_trimming.iter().any(|name| transport.contains(name)) && !transport.contains("nscc") {
         draw.line(format_args!("trim = true"));
@@ -311,4 +314,19 @@ fn allreduce(draw: &mut Draw) {
     draw.line(format_args!("steps = {steps}\nsize = \"{size} B\"\nelements = \"{elements}\""));
     draw.measure(600);
     draw.faults(&fabric, &["loss", "duplication", "reordering", "down", "pause"], |_| true);
+}
+
+#[cfg(test)]
+mod tests {
+    use rackweave_transport::TransportConfig;
+
+    use super::*;
+
+    #[test]
+    fn messages_are_drawn_over_every_transport() {
+        for name in TransportConfig::names().filter(|name| *name != "datagram") {
+            let key = format!("name = \"{name}\"");
+            assert!(TRANSPORTS.iter().any(|keys| keys.lines().any(|line| line == key)), "{name}");
+        }
+    }
 }

@@ -99,6 +99,14 @@ fn transports() -> Vec<(&'static str, FabricConfig, TransportConfig)> {
 }
 
 #[test]
+fn every_transport_that_repairs_losses_is_among_these() {
+    let here = transports();
+    for name in TransportConfig::names().filter(|name| *name != "datagram") {
+        assert!(here.iter().any(|(_, _, transport)| transport.name() == name), "{name}");
+    }
+}
+
+#[test]
 fn a_thousand_short_messages_arrive_over_every_transport() {
     for (name, fabric, transport) in transports() {
         let (times, _) = times_the_link(name, &fabric, transport, 1000, 10_000);
