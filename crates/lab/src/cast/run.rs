@@ -66,7 +66,6 @@ pub struct CastRun {
 ///
 /// # Errors
 /// See [`CastError`].
-/// See [`CastError`].
 pub fn run(
     cast: &CastConfig,
     config: &RunConfig,

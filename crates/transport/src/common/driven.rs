@@ -1,10 +1,11 @@
-//! The host of a receiver-driven transport (NDP, pHost, Polo, pFabric, SIRD, dcPIM): the parts that do not depend on the protocol.
+//! The host of a transport whose receivers acknowledge whole messages (NDP, pHost, Polo, pFabric, SIRD, Swift, dcPIM, UET): the parts
+//! that do not depend on the protocol.
 //!
-//! In all these protocols a message goes through the same states. Its sender starts; its receiver controls
-//! further transmission by *credits* (pulls, tokens, driving packets) and acknowledges the complete message; a
-//! client then waits for the response. [`Driven`] holds the exchanges, queued control packets, timers and
+//! In all these protocols a message goes through the same states. Its sender starts; further transmission is controlled by its
+//! receiver, by *credits* (pulls, tokens, driving packets), or by a window at the sender (pFabric, Swift, NSCC of UET); its receiver
+//! acknowledges the complete message; a client then waits for the response. [`Driven`] holds the exchanges, queued control packets, timers and
 //! events, and performs these transitions. A [`Scheme`] supplies what is specific to a protocol: its headers,
-//! the state of a message at either end, the order in which messages get credit, and the repair of losses.
+//! the state of a message at either end, the order in which messages get credit or are sent, and the repair of losses.
 
 use core::fmt::Debug;
 use std::collections::VecDeque;
@@ -20,7 +21,7 @@ use super::{
     Awaiting, CLIENT_PORT, Exchanges, Heap, Jitter, Known, Limits, Parameters, SERVER_PORT, State,
 };
 
-/// What is specific to one receiver-driven transport.
+/// What is specific to one transport.
 pub trait Scheme: Debug + Sized {
     /// The protocol's parameters.
     type Config: Parameters;
@@ -124,7 +125,7 @@ pub trait Scheme: Debug + Sized {
     fn check_bounds(host: &Driven<Self>);
 }
 
-/// One host of a receiver-driven transport.
+/// One host of such a transport.
 #[derive(Debug)]
 pub struct Driven<S: Scheme> {
     pub(crate) id: HostId,

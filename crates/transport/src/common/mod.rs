@@ -1,5 +1,5 @@
-//! Code that transports share: lists and heaps of slots, and, for NDP, pHost and Polo, the exchanges and the
-//! receiver-driven host.
+//! Code that transports share: lists and heaps of slots, the exchanges, and the host of all transports whose receivers acknowledge
+//! whole messages ([`driven`]).
 
 mod arriving;
 mod driven;

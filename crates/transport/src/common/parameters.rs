@@ -1,8 +1,8 @@
-//! Parameters that the receiver-driven transports have in common.
+//! Parameters that the transports on [`Driven`](super::Driven) have in common.
 
 use rackweave_core::{Framing, Span};
 
-/// Access to the parameters of a receiver-driven transport.
+/// Access to the parameters of a transport on [`Driven`](super::Driven).
 pub trait Parameters: core::fmt::Debug + Clone {
     /// The parameters that all of these transports have.
     fn shared(&self) -> Shared;
@@ -23,7 +23,7 @@ pub struct Bounds<'a> {
     pub(crate) max_gaps: &'a mut u16,
 }
 
-/// Parameters that every receiver-driven transport has under these names. Its configuration documents them.
+/// Parameters that each of these transports has under these names. Its configuration documents them.
 #[derive(Clone, Copy, Debug)]
 #[allow(missing_docs, reason = "each configuration describes them")]
 pub struct Shared {
@@ -64,8 +64,8 @@ impl Shared {
     }
 }
 
-/// Implements [`Parameters`] and [`crate::Profile`] for a configuration with fields of the names above, and the
-/// methods that follow from these fields. `header_bytes` is the size of the data packet's wire header,
+/// Implements [`Parameters`] and [`crate::Profile`] for a configuration with fields of the names above (and `max_gaps`, also if its
+/// transport keeps nothing out of order), and the methods that follow from these fields. `header_bytes` is the size of the data packet's wire header,
 /// `control_bytes` that of the longest other packet; `free_packets` and `packets_back` are those of
 /// [`crate::profile::Feedback`]. The module must define an `InvalidConfig` with the variants `Zero`, `TooLong`,
 /// `Priority` and `FinishedFor`.

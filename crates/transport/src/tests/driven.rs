@@ -1,4 +1,4 @@
-//! Tests of NDP, pHost and Polo besides the suite of all transports. `driven_suite!` instantiates these tests
+//! Tests of the transports on [`Driven`] besides the suite of all transports. `driven_suite!` instantiates these tests
 //! for one [`DrivenSubject`].
 
 use std::sync::Arc;
@@ -17,7 +17,7 @@ use super::{Network, fabric};
 use crate::common::{Driven, Parameters as _, Scheme};
 use crate::testkit::Faults;
 
-/// What the tests need to know about a receiver-driven transport besides its [`Scheme`].
+/// What the tests need to know about a transport besides its [`Scheme`].
 pub(crate) trait DrivenSubject: Scheme {
     const EXPECT: Expect;
 
