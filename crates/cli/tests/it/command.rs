@@ -368,7 +368,7 @@ fn lists_are_tables_and_documents() {
     assert!(scenarios.contains(&"polo-core".to_owned()), "{scenarios:?}");
     assert_eq!(scenarios.last().unwrap(), "small.toml");
     let claims = names("claims");
-    assert_eq!((claims.len(), claims[0].as_str()), (72, "homa-sigcomm"));
+    assert_eq!((claims[0].as_str(), claims.len() > 60), ("homa-sigcomm", true));
     let claims: Value =
         serde_json::from_slice(&place.run(&["list", "claims", "--json"]).stdout).unwrap();
     let scenario = claims["claims"][0]["scenario"].as_str().unwrap();

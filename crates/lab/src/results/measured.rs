@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use rackweave_core::{DropReason, HostId, RecoveryCounters, Span, Time};
 use rackweave_sim::config::{Dark, Pod, TrafficConfig};
-use rackweave_sim::result::{MessageRecord, Outcome, QueueSample, RunResult};
+use rackweave_sim::result::{MessageRecord, Outcome, RunResult};
 use rackweave_workload::Pattern;
 
 use super::stats::{self, Sample, Stats};
@@ -74,11 +74,7 @@ impl PointResult {
             ecn_marks: counters.ecn_marks,
             retransmissions: recovery(0).map(|counters| counters.retransmissions),
             timeouts: recovery(0).map(|counters| counters.timeouts),
-            queue_bytes: QueueBytes {
-                mean: result.mean_queue_bytes,
-                max: result.max_queue_bytes,
-                max_switch: most_in_a_switch(&result.queue_series, spec.config.measure.warmup),
-            },
+            queue_bytes: queue_bytes(&result, spec.config.measure.warmup),
             busiest_port: BusiestPort::of(result.links.get(hosts..).unwrap_or_default()),
             round_trips: RoundTripErrors::of(&result.round_trips),
             packet_hops: counters.packet_hops,
@@ -238,10 +234,13 @@ fn is_group(spec: &PointSpec) -> bool {
     spec.cast.is_some() || spec.image.is_some() || is_many_to_one || spec.plan.is_some()
 }
 
-/// The most bytes that a switch held in a sample after the warm-up.
-fn most_in_a_switch(series: &[QueueSample], warmup: Span) -> Option<u64> {
-    let measured = series.iter().filter(|sample| sample.at >= Time::ZERO + warmup);
-    measured.map(|sample| sample.max_switch_bytes).max()
+fn queue_bytes(result: &RunResult, warmup: Span) -> QueueBytes {
+    let measured = result.queue_series.iter().filter(|sample| sample.at >= Time::ZERO + warmup);
+    QueueBytes {
+        mean: result.mean_queue_bytes,
+        max: result.max_queue_bytes,
+        max_switch: measured.map(|sample| sample.max_switch_bytes).max(),
+    }
 }
 
 fn samples(messages: &[&MessageRecord], result: &RunResult, unfinished: Unfinished) -> Vec<Sample> {

@@ -25,7 +25,7 @@ const COMMAND: &str = env!("CARGO_BIN_EXE_rackweave");
 const MIB: usize = 1 << 20;
 const SERVER: &str = "127.0.0.1";
 
-/// A folder with images, and a port of its own.
+/// A folder with images, a port of its own, and the next one, which a session of multicast has by default.
 pub(super) struct Place {
     folder: TempDir,
     port: u16,
@@ -34,7 +34,7 @@ pub(super) struct Place {
 impl Place {
     /// With an image `golden` of a disk that no compression shortens, with this many chunks of 64 KiB.
     pub(super) fn new(chunks: usize) -> Self {
-        let this = Self { folder: tempfile::tempdir().unwrap(), port: free_ports(1) };
+        let this = Self { folder: tempfile::tempdir().unwrap(), port: free_ports(2) };
         this.write_disk("disk", chunks * (MIB / 16), 1);
         this.pack("disk", "golden.rwi");
         this
