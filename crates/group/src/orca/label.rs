@@ -530,7 +530,7 @@ pub(crate) mod tests {
 
     /// `get_orca_per_pkt_overhead_bytes` of the PEEL authors' simulator, for fat-trees of k-port switches.
     fn peel_bits(k: u32, filter: u32) -> u32 {
-        let log = f64::from(k / 2).log2().ceil() as u32;
+        let log = (k / 2).next_power_of_two().trailing_zeros();
         1 + (k / 2).max(log + log + k + k / 2 + filter)
     }
 
