@@ -25,8 +25,8 @@ pub struct Outgoing {
     tries_from: u32,
     /// Bytes that may be sent. A packet may be sent whenever there are any, so that they may be less than none after it.
     credit: i64,
-    /// EQDS: what was left of the first window when speculation ended. No packet may be sent for it, but it counts as credit that the
-    /// message has, so that it asks for less, and each attempt to send without other credit takes a packet of it
+    /// EQDS: what was left of the first window when speculation ended, in bytes. No packet may be sent for it. It takes from the window for
+    /// which the message asks, and each attempt to send without other credit takes a packet of it away
     /// (`docs/sources.md#eqds-sender`).
     leftover: i64,
     /// Whether no answer has arrived: what is sent is speculative.
@@ -289,8 +289,8 @@ impl Outgoing {
         {
             self.board.lose_oldest();
             is_new |= self.timeout.expired(now, at);
-            // What is left of the window is not for retransmissions (`docs/sources.md#uet-sender`). That it no longer counts as
-            // credit either, so that the message asks for all that it needs, is our choice.
+            // What is left of the window is not for retransmissions (`docs/sources.md#uet-sender`). That it no longer takes from the
+            // window either, so that the message asks for all that it needs, is our choice.
             self.stop_speculating(config);
             self.leftover = 0;
             if config.nscc {
@@ -316,6 +316,7 @@ impl Outgoing {
         assert!(self.board.backlog() < 100_000);
         assert_eq!(self.tries_from + self.tries.len() as u32, self.board.next());
         assert!(self.credit <= config.max_window as i64);
+        assert!((0..=config.max_window as i64).contains(&self.leftover));
     }
 }
 
