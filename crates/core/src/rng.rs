@@ -28,6 +28,13 @@ impl Rng {
         self.0.next_u64()
     }
 
+    /// Returns the bits that [`Self::next_u64`] will return next.
+    #[must_use]
+    #[inline]
+    pub fn peek_u64(&self) -> u64 {
+        self.0.clone().next_u64()
+    }
+
     /// Returns a uniformly distributed integer in `0..n`, for `n` of at least 1 (multiply-shift: the bias is below n /
     /// 2^64).
     #[inline]

@@ -121,6 +121,26 @@ impl Forwarder {
         }
     }
 
+    /// The port that [`Self::route`] would choose now, where all links work. A packet that is handled in between may draw the
+    /// same random number, so that this is a guess.
+    #[must_use]
+    #[inline]
+    pub fn guess<H: Header>(&self, packet: &Packet<H>) -> Option<Port> {
+        let down = self.downlink_port(packet.dst);
+        if down.is_some() {
+            return down;
+        }
+        match self.up_count {
+            0 => None,
+            1 => Some(Port(self.first_up)),
+            n => {
+                let up = self.determined(packet, n);
+                let up = up.unwrap_or_else(|| scale(self.rng.peek_u64(), n));
+                Some(Port(self.first_up + up))
+            }
+        }
+    }
+
     /// The port down to a host, if it is below this switch and all links work.
     #[must_use]
     #[inline]
@@ -153,26 +173,36 @@ impl Forwarder {
     /// Chooses one of `n` equal-cost ports.
     #[inline]
     fn pick<H: Header>(&mut self, packet: &Packet<H>, n: u16) -> u16 {
+        self.determined(packet, n).unwrap_or_else(|| scale(self.rng.next_u64(), n))
+    }
+
+    /// The one of `n` equal-cost ports that a packet determines by itself; `None` if it is drawn at random.
+    #[inline]
+    fn determined<H: Header>(&self, packet: &Packet<H>, n: u16) -> Option<u16> {
         let spray = match self.choice {
             PathChoice::Packet => packet.is_sprayed(),
             PathChoice::Flow => false,
             PathChoice::Spray => true,
         };
-        let random = if spray {
+        if spray {
             // Path numbers are valid only while all links work.
             if self.choice == PathChoice::Packet
                 && let Some(path) = packet.header.path()
                 && self.detours.is_none()
             {
-                return (u32::from(path) / self.stride % u32::from(n)) as u16;
+                return Some((u32::from(path) / self.stride % u32::from(n)) as u16);
             }
-            self.rng.next_u64()
-        } else {
-            let hosts = u64::from(packet.src.0) << 32 | u64::from(packet.dst.0);
-            mix(mix(hosts ^ self.salt) ^ u64::from(packet.ports))
-        };
-        (((random >> 32) * u64::from(n)) >> 32) as u16
+            return None;
+        }
+        let hosts = u64::from(packet.src.0) << 32 | u64::from(packet.dst.0);
+        Some(scale(mix(mix(hosts ^ self.salt) ^ u64::from(packet.ports)), n))
     }
+}
+
+/// Maps the upper half of uniformly distributed bits to `0..n`.
+#[inline]
+const fn scale(random: u64, n: u16) -> u16 {
+    (((random >> 32) * n as u64) >> 32) as u16
 }
 
 #[cfg(test)]
@@ -239,6 +269,27 @@ mod tests {
             counts[usize::from(leaf.route(&packet).unwrap().0) - 16] += 1;
         }
         assert!(counts.iter().all(|c| (880..1120).contains(c)), "{counts:?}");
+    }
+
+    #[test]
+    fn a_guess_is_right_if_no_other_packet_comes_first() {
+        for choice in [PathChoice::Packet, PathChoice::Flow, PathChoice::Spray] {
+            let mut leaf = leaf(choice);
+            let mut wrong = 0;
+            for flow in 0..1000 {
+                let sprayed = flow % 2 == 0;
+                let packet = packet(20, u32::from(flow % 64), flow).sprayed(sprayed);
+                let guess = leaf.guess(&packet);
+                assert_eq!(leaf.guess(&packet), guess, "a guess draws nothing");
+                if flow % 5 == 0 {
+                    let _ = leaf.route(&self::packet(20, 40, 1).sprayed(true));
+                    wrong += u32::from(leaf.route(&packet) != guess);
+                } else {
+                    assert_eq!(leaf.route(&packet), guess);
+                }
+            }
+            assert_eq!(wrong > 0, choice != PathChoice::Flow, "{wrong} of 200");
+        }
     }
 
     #[test]

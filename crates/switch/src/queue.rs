@@ -58,23 +58,29 @@ pub struct Trim {
 #[repr(C)]
 pub struct PortQueue {
     bytes: u64,
-    top_bytes: u64,
-    config: Arc<QueueConfig>,
+    /// Of these, bytes of the highest priority, modulo 2^32: only limits of trimming read it.
+    top_bytes: u32,
     /// Bit `p` is set while priority `p` has packets.
     occupied: u8,
-    /// Whether `ranked` is in use, so that priority 0 is occupied if it has packets.
-    is_ranked: bool,
-    fifos: [Fifo; PRIORITIES],
+    config: Arc<QueueConfig>,
+    /// In place of `fifos`, if packets leave by their remaining size: priority 0 is then occupied if it has packets.
     ranked: Option<Box<Ranked>>,
+    fifos: [Fifo; PRIORITIES],
 }
 
 impl PortQueue {
     /// An empty queue with this configuration.
     #[must_use]
     pub fn new(config: Arc<QueueConfig>) -> Self {
-        let is_ranked = config.options.by_remaining;
-        let (fifos, ranked) = ([Fifo::EMPTY; PRIORITIES], is_ranked.then(Box::default));
-        Self { bytes: 0, top_bytes: 0, config, occupied: 0, is_ranked, fifos, ranked }
+        let ranked = config.options.by_remaining.then(Box::default);
+        Self {
+            bytes: 0,
+            top_bytes: 0,
+            occupied: 0,
+            config,
+            ranked,
+            fifos: [Fifo::EMPTY; PRIORITIES],
+        }
     }
 
     /// Number of bytes in the queue.
@@ -91,10 +97,10 @@ impl PortQueue {
         self.occupied == 0
     }
 
-    /// Requests the cache line with the list of the priority that is sent next.
+    /// Requests the cache line with the lists.
     #[inline]
     pub fn prefetch(&self) {
-        prefetch(&self.fifos[TOP - (self.occupied | 1).leading_zeros() as usize]);
+        prefetch(&self.fifos);
     }
 
     /// The packet that is sent next.
@@ -104,24 +110,27 @@ impl PortQueue {
         if self.occupied == 0 {
             return None;
         }
-        if self.is_ranked {
-            return self.ranked.as_ref()?.front();
+        if let Some(ranked) = &self.ranked {
+            return ranked.front();
         }
         self.fifos[TOP - self.occupied.leading_zeros() as usize].front()
+    }
+
+    /// The list of a packet with this priority.
+    #[inline]
+    fn list_of(&self, priority: u8) -> usize {
+        if self.config.priorities { usize::from(priority).min(TOP) } else { 0 }
     }
 
     #[inline]
     fn append<H: Header>(&mut self, pool: &mut Pool<H>, packet: PacketRef) {
         let bytes = u64::from(pool.wire_bytes(packet));
-        let priority = match self.config.priorities {
-            true => usize::from(pool.priority(packet)).min(TOP),
-            false => 0,
-        };
+        let priority = self.list_of(pool.priority(packet));
         self.fifos[priority].push(pool, packet);
         self.occupied |= 1 << priority;
         self.bytes += bytes;
         if priority == TOP {
-            self.top_bytes += bytes;
+            self.top_bytes = self.top_bytes.wrapping_add(bytes as u32);
         }
     }
 
@@ -150,7 +159,7 @@ impl PortQueue {
             pool.modify(packet, |packet| *packet = waiting);
         }
         let header_bytes = u64::from(frame::wire_bytes(frame::MIN_PAYLOAD));
-        if self.top_bytes + header_bytes > trim.header_limit_bytes {
+        if u64::from(self.top_bytes) + header_bytes > trim.header_limit_bytes {
             pool.modify(packet, Packet::trim);
             return Self::refuse_header(pool, packet, trim);
         }
@@ -197,16 +206,16 @@ impl PortQueue {
         if above_threshold && !marked && self.config.options.selective_drop {
             return Self::drop(pool, packet, DropReason::Selective);
         }
-        if self.is_ranked {
+        if self.ranked.is_some() {
             return self.enqueue_ranked(pool, packet, marked);
         }
         if let Some(trim) = self.config.trim {
             let is_top = usize::from(pool.priority(packet)) >= TOP;
             if is_top {
-                if self.top_bytes + bytes > trim.header_limit_bytes {
+                if u64::from(self.top_bytes) + bytes > trim.header_limit_bytes {
                     return Self::refuse_header(pool, packet, trim);
                 }
-            } else if self.bytes - self.top_bytes + bytes > trim.data_limit_bytes {
+            } else if self.bytes - u64::from(self.top_bytes) + bytes > trim.data_limit_bytes {
                 if pool.get(packet).is_trimmable() {
                     return self.trim(pool, packet, trim, rng);
                 }
@@ -266,7 +275,7 @@ impl PortQueue {
         if self.occupied == 0 {
             return None;
         }
-        if self.is_ranked {
+        if self.ranked.is_some() {
             return self.dequeue_ranked(pool);
         }
         let priority = 7 - self.occupied.leading_zeros() as usize;
@@ -278,7 +287,7 @@ impl PortQueue {
         let bytes = u64::from(pool.wire_bytes(packet));
         self.bytes -= bytes;
         if priority == TOP {
-            self.top_bytes -= bytes;
+            self.top_bytes = self.top_bytes.wrapping_sub(bytes as u32);
         }
         Some(packet)
     }

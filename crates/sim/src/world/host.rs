@@ -206,7 +206,10 @@ impl<M: Model> Edge<M::Header> for Hosts<M> {
 
     #[inline]
     fn prefetch(&self, host: HostId) {
-        prefetch(&self.all[host.0 as usize]);
+        let host = &self.all[host.0 as usize];
+        prefetch(&host.transports);
+        prefetch(&host.state);
+        prefetch(&host.node);
     }
 
     #[inline]

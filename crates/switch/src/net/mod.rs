@@ -41,7 +41,8 @@ use std::collections::{BTreeMap, BinaryHeap, VecDeque};
 use std::sync::Arc;
 
 use rackweave_core::{
-    DropReason, Fifo, HostId, Packet, PacketRef, PayloadStore, Pool, Span, SwitchProgram, Time,
+    DropReason, Fifo, Header, HostId, Packet, PacketRef, PayloadStore, Pool, Span, SwitchProgram,
+    Time,
 };
 
 use crate::config::{BufferConfig, Fault, Move};
@@ -239,6 +240,8 @@ struct Link {
     queue: PortQueue,
 }
 
+const _: () = assert!(size_of::<Link>() == 128);
+
 impl Link {
     /// Whether the port has to decide what it sends next, by now.
     #[inline]
@@ -299,10 +302,10 @@ struct Switch<P> {
 }
 
 impl<P> Switch<P> {
-    /// The link down to a host, if the host is attached to this switch.
+    /// The link by which a packet that arrives will probably leave.
     #[inline]
-    fn downlink(&self, dst: HostId) -> Option<u32> {
-        self.forwarder.downlink_port(dst).map(|port| self.first_link + u32::from(port.0))
+    fn probable_link<H: Header>(&self, packet: &Packet<H>) -> Option<u32> {
+        self.forwarder.guess(packet).map(|port| self.first_link + u32::from(port.0))
     }
 }
 

@@ -5,8 +5,8 @@
 //! would wait for each of them. So whenever the event queue enters a bucket, each of the next buckets advances by one step: the
 //! lines that its events need are requested while those that tell their addresses, requested a bucket earlier, have arrived.
 //!
-//! Nothing here changes a result. A wrong guess costs time only: of a port that the switch draws at random, or events that join a
-//! bucket late.
+//! Nothing here changes a result. A wrong guess costs time only: of the random number that chooses a packet's port, which another
+//! packet may draw before, or of events that join a bucket late.
 
 use rackweave_core::{HostId, PayloadStore, SwitchProgram, prefetch};
 
@@ -79,8 +79,8 @@ impl<P: SwitchProgram, B: PayloadStore<P::Header>> Net<P, B> {
         }
         match link.to.switch() {
             Some(switch) => {
-                let dst = self.pool.get(first).dst;
-                if let Some(out) = self.switches[switch as usize].downlink(dst) {
+                let packet = self.pool.get(first);
+                if let Some(out) = self.switches[switch as usize].probable_link(packet) {
                     prefetch(&self.links[out as usize]);
                 }
             }
@@ -93,10 +93,12 @@ impl<P: SwitchProgram, B: PayloadStore<P::Header>> Net<P, B> {
     #[inline]
     fn prefetch_messages<E: Edge<P::Header>>(&self, edge: &E, link: &Link) {
         let Some(first) = link.in_flight.front() else { return };
-        let packet = self.pool.get(first);
         match link.to.switch() {
             Some(switch) => {
-                let Some(out) = self.switches[switch as usize].downlink(packet.dst) else { return };
+                let packet = self.pool.get(first);
+                let Some(out) = self.switches[switch as usize].probable_link(packet) else {
+                    return;
+                };
                 let port = &self.links[out as usize];
                 if port.busy_until > self.now || !port.queue.is_empty() {
                     port.queue.prefetch();
@@ -106,7 +108,7 @@ impl<P: SwitchProgram, B: PayloadStore<P::Header>> Net<P, B> {
                     self.pool.prefetch_link(last);
                 }
             }
-            None => edge.prefetch_for(HostId(link.to.0), packet),
+            None => edge.prefetch_for(HostId(link.to.0), self.pool.get(first)),
         }
     }
 }
