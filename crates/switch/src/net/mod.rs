@@ -41,12 +41,11 @@ use std::collections::{BTreeMap, BinaryHeap, VecDeque};
 use std::sync::Arc;
 
 use rackweave_core::{
-    DropReason, Fifo, Header, HostId, Packet, PacketRef, PayloadStore, Pool, Span, SwitchProgram,
-    Time,
+    DropReason, Fifo, HostId, Packet, PacketRef, PayloadStore, Pool, Span, SwitchProgram, Time,
 };
 
 use crate::config::{BufferConfig, Fault, Move};
-use crate::events::EventQueue;
+use crate::events::{EventQueue, LARGE};
 use crate::fabric::{Fabric, Node, Partition};
 use crate::{Forwarder, PortQueue, SharedBuffer};
 
@@ -139,6 +138,8 @@ pub struct Net<P: SwitchProgram, B: PayloadStore<P::Header> = ()> {
     nics: Nics,
     shares_buffers: bool,
     reads_ahead: bool,
+    /// Whether reading ahead guesses the ports by which packets go up.
+    guesses_ports: bool,
     /// How far ahead of its link a host may send, as a time on the link.
     nic_queue: Span,
     faults: Faults,
@@ -301,14 +302,6 @@ struct Switch<P> {
     timed: Option<Time>,
 }
 
-impl<P> Switch<P> {
-    /// The link by which a packet that arrives will probably leave.
-    #[inline]
-    fn probable_link<H: Header>(&self, packet: &Packet<H>) -> Option<u32> {
-        self.forwarder.guess(packet).map(|port| self.first_link + u32::from(port.0))
-    }
-}
-
 impl<P: SwitchProgram, B: PayloadStore<P::Header>> Net<P, B> {
     /// An idle network at time 0, with a program for each switch.
     #[must_use]
@@ -356,7 +349,8 @@ impl<P: SwitchProgram, B: PayloadStore<P::Header>> Net<P, B> {
             to_ports: if P::ACTIVE { ports_into(&fabric) } else { Vec::new() },
             nics: Nics::new(fabric.hosts(), &config.multi_homed),
             shares_buffers: matches!(fabric.config().switch.buffer, BufferConfig::Shared { .. }),
-            reads_ahead: components.end as usize >= crate::events::LARGE,
+            reads_ahead: components.end as usize >= LARGE,
+            guesses_ports: components.end as usize >= read_ahead::GUESSES,
             nic_queue: fabric.host_rate().span_of(config.nic_queue_bytes),
             faults: Faults::new(
                 config.faults,

@@ -8,10 +8,16 @@
 //! Nothing here changes a result. A wrong guess costs time only: of the random number that chooses a packet's port, which another
 //! packet may draw before, or of events that join a bucket late.
 
-use rackweave_core::{HostId, PayloadStore, SwitchProgram, prefetch};
+use rackweave_core::{HostId, Packet, PayloadStore, SwitchProgram, prefetch};
 
 use super::nic::Edge;
 use super::{Link, Net};
+use crate::events::LARGE;
+
+/// Number of components from which on the ports by which packets go up are guessed. A guess costs as much as the choice itself, which is
+/// more than a line costs that is in the processor's last cache (docs/benchmarks.md). The value is our choice: fabrics of 3,456 hosts are
+/// below it, and those of 16,000 above.
+pub(super) const GUESSES: usize = 8 * LARGE;
 
 impl<P: SwitchProgram, B: PayloadStore<P::Header>> Net<P, B> {
     /// Advances the buckets after the current one by a step, if the queue has entered a bucket.
@@ -41,6 +47,18 @@ impl<P: SwitchProgram, B: PayloadStore<P::Header>> Net<P, B> {
             }
         }
         self.events.prefetch_ahead(4);
+    }
+
+    /// The link by which a packet that reaches a switch will probably leave; `None` if that is not known or not guessed.
+    #[inline]
+    fn probable_link(&self, switch: u32, packet: &Packet<P::Header>) -> Option<u32> {
+        let switch = &self.switches[switch as usize];
+        let port = if self.guesses_ports {
+            switch.forwarder.guess(packet)
+        } else {
+            switch.forwarder.downlink_port(packet.dst)
+        };
+        port.map(|port| switch.first_link + u32::from(port.0))
     }
 
     /// Requests the first packet on a link, what its port needs to send the next one, and the host at its end.
@@ -80,7 +98,7 @@ impl<P: SwitchProgram, B: PayloadStore<P::Header>> Net<P, B> {
         match link.to.switch() {
             Some(switch) => {
                 let packet = self.pool.get(first);
-                if let Some(out) = self.switches[switch as usize].probable_link(packet) {
+                if let Some(out) = self.probable_link(switch, packet) {
                     prefetch(&self.links[out as usize]);
                 }
             }
@@ -96,7 +114,7 @@ impl<P: SwitchProgram, B: PayloadStore<P::Header>> Net<P, B> {
         match link.to.switch() {
             Some(switch) => {
                 let packet = self.pool.get(first);
-                let Some(out) = self.switches[switch as usize].probable_link(packet) else {
+                let Some(out) = self.probable_link(switch, packet) else {
                     return;
                 };
                 let port = &self.links[out as usize];
