@@ -5,7 +5,11 @@
 //! under way as it can. Changing: likewise, and each line is written, so that it has to be written back too. Prints nanoseconds per line.
 //!
 //!     cargo bench -p rackweave-core --bench memory
-#![allow(clippy::print_stdout, reason = "the result")]
+#![allow(
+    clippy::print_stdout,
+    clippy::disallowed_methods,
+    reason = "a benchmark measures elapsed time and prints it"
+)]
 
 use std::hint::black_box;
 use std::time::Instant;
