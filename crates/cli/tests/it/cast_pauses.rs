@@ -51,9 +51,14 @@ fn cast(case: Case) {
         std::fs::write(folder.path().join(name), content(len)).unwrap();
     }
     let places = [0, 1].map(|number| folder.path().join(format!("to-{number}")));
-    let options: &[&str] = if case.once { &["--once"] } else { &[] };
-    let mut receivers = [0, 1].map(|number: usize| Receiver::into(&places[number], options));
-    let to = [0, 1].map(|number: usize| receivers[number].address.clone());
+    // A sender that goes on invites receivers that have ended: no socket that another test leaves to the system has these ports.
+    let to = [0, 1].map(|_| rackweave_testing::free_address().to_string());
+    let mut receivers = [0, 1].map(|number: usize| {
+        let place = places[number].to_str().unwrap();
+        let mut command = rackweave(&["receive", "--listen", &to[number], "--dir", place]);
+        command.args(case.once.then_some("--once"));
+        Receiver::spawn(command)
+    });
     let mut command = rackweave(&["send", "--json", "--rate", "50 Mbps", "--to", &to.join(",")]);
     command.args(case.options).args(FILES.map(|(name, _)| folder.path().join(name)));
     let sender = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
