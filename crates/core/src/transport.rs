@@ -117,7 +117,7 @@ impl core::ops::AddAssign for RecoveryCounters {
 pub enum FailReason {
     /// The peer did not answer within the transport's timeouts.
     PeerSilent,
-    /// The peer has lost its state of the message, usually because it restarted.
+    /// The peer has lost its state of the message, usually because it restarted. It may have received the message before.
     PeerForgot,
     /// The application cancelled the message.
     Cancelled,

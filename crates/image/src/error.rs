@@ -134,7 +134,15 @@ impl ImageError {
     /// Makes the error of a failed read.
     pub(crate) fn read(path: &Path) -> impl Fn(io::Error) -> Self + use<> {
         let path = path.to_owned();
-        move |source| Self::Read { path: path.clone(), source }
+        move |source| {
+            let source = match source.kind() {
+                kind @ io::ErrorKind::UnexpectedEof => {
+                    io::Error::new(kind, "the file is too short")
+                }
+                _ => source,
+            };
+            Self::Read { path: path.clone(), source }
+        }
     }
 
     /// Makes the error of a failed write.

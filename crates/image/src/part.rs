@@ -197,7 +197,8 @@ impl Part {
         }
         // If it was removed, the name may be that of another attempt's file, which is incomplete.
         if !self.is_there() {
-            return Err(wrong(io::ErrorKind::NotFound.into()));
+            let what = "it, or its folder, was removed or renamed while it was written";
+            return Err(wrong(io::Error::new(io::ErrorKind::NotFound, what)));
         }
         let Named { folder, name, path } = &self.target;
         folder.rename(&self.part.name, name, self.overwrite).map_err(|error| {

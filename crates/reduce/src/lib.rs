@@ -43,6 +43,7 @@ mod master;
 mod moves;
 mod net;
 mod vector;
+mod waiting;
 pub mod words;
 mod worker;
 

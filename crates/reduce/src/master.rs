@@ -14,6 +14,7 @@ use crate::ReduceError;
 use crate::error::without;
 use crate::moves::{Mover, Moves};
 use crate::net::{Attachment, Driven, Net, Numbers};
+use crate::waiting::Waiting;
 
 /// The configuration of a master.
 #[derive(Clone, Copy, Debug)]
@@ -67,6 +68,11 @@ pub enum MasterEvent {
     Left {
         /// Its number.
         worker: u8,
+    },
+    /// These workers have not joined, or have left: reported after 5 s, when others are missing, and every 30 s.
+    Waiting {
+        /// Their numbers.
+        workers: Vec<u8>,
     },
     /// All workers have joined, and begin to send.
     Started {
@@ -252,6 +258,7 @@ impl Master {
         let now = net.now();
         let mut machine = Machine(MasterSide::new(machine, now), None);
         let mut refused: Option<Absence> = None;
+        let mut waiting = Waiting::new(now);
         while !machine.0.machine().is_over() {
             net.turn(&mut machine)?;
             let side = &mut machine.0;
@@ -281,6 +288,11 @@ impl Master {
                 if let Some(event) = translated(event, side, &net, &config) {
                     report(event);
                 }
+            }
+            if let Some(workers) = waiting.due(now, side.machine().missing())
+                && side.progress().outcome.is_none()
+            {
+                report(MasterEvent::Waiting { workers });
             }
         }
         // What was polled last is sent.

@@ -36,7 +36,7 @@ pub(crate) fn write_homa(f: &mut fmt::Formatter<'_>, header: &homa::Header) -> f
         Body::Data { .. } => "DATA",
         Body::Grant { .. } => "GRANT",
         Body::Resend { .. } => "RESEND",
-        Body::Unknown => "UNKNOWN",
+        Body::Unknown { .. } => "UNKNOWN",
         Body::Busy => "BUSY",
         Body::Cutoffs { .. } => "CUTOFFS",
         Body::NeedAck => "NEED_ACK",
@@ -99,7 +99,8 @@ pub(crate) fn write_homa(f: &mut fmt::Formatter<'_>, header: &homa::Header) -> f
             }
             Ok(())
         }
-        Body::Unknown | Body::Busy | Body::NeedAck => Ok(()),
+        Body::Unknown { refused: true } => f.write_str(" refused"),
+        Body::Unknown { .. } | Body::Busy | Body::NeedAck => Ok(()),
         Body::Stream(stream) => stream.dump(f),
     }
 }
@@ -221,7 +222,8 @@ mod tests {
             ),
             (resend(1424), "RESEND id 42 [1424..2848) at 7"),
             (resend(u32::MAX), "RESEND id 42 all at 7"),
-            (Body::Unknown, "UNKNOWN id 42"),
+            (Body::Unknown { refused: false }, "UNKNOWN id 42"),
+            (Body::Unknown { refused: true }, "UNKNOWN id 42 refused"),
             (Body::Busy, "BUSY id 42"),
             (Body::NeedAck, "NEED_ACK id 42"),
             (

@@ -158,7 +158,11 @@ pub enum Body {
         priority: u8,
     },
     /// The packet's sender does not have this RPC.
-    Unknown,
+    Unknown {
+        /// It refuses the RPC's message: it may have received it, and has no room to remember which it has. A bit of the
+        /// common header's flags that we add, since Homa has no refusals.
+        refused: bool,
+    },
     /// The sender has the RPC but nothing to send now: it is alive.
     Busy,
     /// The receiver's priorities for unscheduled bytes.

@@ -251,8 +251,13 @@ impl Engine {
         let has_tag = matches!(read, Datagram::Handshake(_) | Datagram::Lost(_));
         if has_tag && !secure.key.verify(bytes) {
             self.stats.malformed += 1;
-            if let Datagram::Handshake(Handshake { kind: Kind::Ask, .. }) = read {
-                self.send_notice(from, Notice::OtherKey);
+            match read {
+                Datagram::Handshake(Handshake { kind: Kind::Ask, .. }) => {
+                    self.send_notice(from, Notice::OtherKey);
+                }
+                // A host that was started again with another key reports lost sessions by a tag of that key.
+                Datagram::Lost(_) => self.on_notice(known, Notice::OtherKey),
+                _ => {}
             }
             return;
         }

@@ -346,6 +346,11 @@ fn run(
                 };
                 diagnose::silent(receiver.address, keyed, &answered)
             }
+            Reason::Silent if engine.has_other_key(receiver.host) => format!(
+                "{}: {}, and it, or another in its place, has answered that it has another key, or that only one of the two has one",
+                receiver.address,
+                why(reason)
+            ),
             _ => format!("{}: {}", receiver.address, why(reason)),
         };
         print_status(&format!("error: {text}\n"));

@@ -66,6 +66,13 @@ pub(super) fn finish(
     Ok(exit::DONE)
 }
 
+/// Names the workers for which a master waits.
+pub(super) fn waiting(workers: &[u8]) -> String {
+    let numbers: Vec<String> = workers.iter().map(u8::to_string).collect();
+    let noun = if workers.len() == 1 { "worker" } else { "workers" };
+    format!("waiting for {noun} {} to join\n", numbers.join(", "))
+}
+
 pub(super) fn show(event: &MasterEvent, quiet: bool) {
     let text = match event {
         // What the user should know even if nothing else is shown.
@@ -79,6 +86,7 @@ pub(super) fn show(event: &MasterEvent, quiet: bool) {
         MasterEvent::Left { worker } => {
             format!("worker {worker} has left; another process can take its place\n")
         }
+        MasterEvent::Waiting { workers } => waiting(workers),
         MasterEvent::Started { slots: 0, keys, .. } => {
             format!("started: about {keys} keys, which the master adds up\n")
         }

@@ -65,6 +65,7 @@ impl Sink {
         let Self::File(Part { target, file }) = self else { return Ok(()) };
         result(file.as_file_mut())
             .and_then(|()| file.as_file().sync_all())
+            .and_then(|()| still_named(file))
             .map_err(|error| format!("cannot write {}: {error}", target.display()))
     }
 
@@ -90,6 +91,18 @@ impl Sink {
             }
         }
     }
+}
+
+/// Checks that a file has its name still, so that it can get another one.
+fn still_named(file: &NamedTempFile) -> io::Result<()> {
+    let id = |about: std::fs::Metadata| (about.dev(), about.ino());
+    let open = id(file.as_file().metadata()?);
+    let named = std::fs::symlink_metadata(file.path()).is_ok_and(|about| id(about) == open);
+    if named {
+        return Ok(());
+    }
+    let what = format!("{} or its folder was removed or renamed", file.path().display());
+    Err(io::Error::new(io::ErrorKind::NotFound, what))
 }
 
 impl Part {

@@ -7,8 +7,8 @@ use miette::miette;
 use rackweave_core::{Destination, HostId, Span};
 use rackweave_reduce::words::{Piece, Split, WordsError, divide, files};
 use rackweave_reduce::{
-    Aggregation, Attachment, Encoder, Master, MasterAt, MasterConfig, Operator, ReduceError,
-    WorkerConfig, run_worker,
+    Aggregation, Attachment, Encoder, Master, MasterAt, MasterConfig, MasterEvent, Operator,
+    ReduceError, WorkerConfig, run_worker,
 };
 
 use super::hosts_args::WordCountArgs;
@@ -64,7 +64,11 @@ pub(super) fn wordcount(args: &WordCountArgs) -> miette::Result<u8> {
             })
             .collect();
         let watched = scope.spawn(|| watch(&stop, &over));
-        let result = master.run(&over, &mut |event| show(&event, quiet));
+        let result = master.run(&over, &mut |event| match &event {
+            // They are threads that read.
+            MasterEvent::Waiting { .. } => {}
+            event => show(event, quiet),
+        });
         over.store(true, Ordering::Relaxed);
         let read: Vec<_> = workers.into_iter().map(std::thread::ScopedJoinHandle::join).collect();
         let _ = watched.join();

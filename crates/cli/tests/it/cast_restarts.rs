@@ -46,7 +46,7 @@ fn ms(ms: u64) -> Duration {
 struct Sender(Option<Child>);
 
 impl Sender {
-    fn start(mut command: Command) -> Self {
+    fn start(command: &mut Command) -> Self {
         Self(Some(command.spawn().unwrap()))
     }
 
@@ -125,7 +125,7 @@ fn cast(number: u64) {
         let mut command = rackweave(&["send", "--json", "--rate", "300 Mbps", "--retry", "10"]);
         command.args(["--to", &addresses.join(",")]).args(options).args(&files);
         command.stdout(Stdio::piped()).stderr(Stdio::piped());
-        Sender::start(command)
+        Sender::start(&mut command)
     };
     let (events, mut gone) = fates(&mut rng);
     let (began, mut lag) = (now(), Duration::ZERO);
@@ -234,6 +234,30 @@ fn who_failed_before_a_session_was_renewed_is_still_named() {
 }
 
 #[test]
+fn a_receiver_that_returns_with_another_key_is_named_with_the_cause() {
+    let folder = tempfile::tempdir().unwrap();
+    let [big, place, one, other] = ["big", "to", "one", "other"].map(|it| folder.path().join(it));
+    std::fs::write(&big, content(24_000_000)).unwrap();
+    std::fs::write(&one, [7; 32]).unwrap();
+    std::fs::write(&other, [8; 32]).unwrap();
+    let first = start_with(&place, &free(), &["--key", at(&one)]);
+    let to = first.address.clone();
+    let mut command = rackweave(&["send", "--json", "--rate", "100 Mbps", "--retry", "5"]);
+    command.args(["--key", at(&one), "--to", &to]).arg(&big);
+    let sender = Sender::start(command.stdout(Stdio::piped()).stderr(Stdio::piped()));
+    let part = place.join("big.part");
+    until("it receives", || part.metadata().is_ok_and(|meta| meta.len() > 3_000_000));
+    drop(first);
+    let _second = start_with(&place, &to, &["--key", at(&other)]);
+    let output = sender.output();
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(1), "{errors}");
+    assert!(errors.contains(&to) && errors.contains("that it has another key"), "{errors}");
+    assert_eq!(json(&output)["receivers"][0]["state"], "silent");
+    assert!(!place.join("big").exists());
+}
+
+#[test]
 fn receive_once_takes_a_sender_that_is_killed_and_started_again() {
     for pause in [0, 1000, 4000] {
         let folder = tempfile::tempdir().unwrap();
@@ -336,7 +360,7 @@ fn a_receiver_behind_a_smaller_mtu_gets_smaller_packets_and_the_user_is_told() {
         let to = "10.9.0.2,10.9.0.3,10.9.0.4";
         let mut command = spaces.run(0, &["send", "--json", "--spread", spread, "--to", to]);
         command.arg(&big).stdout(Stdio::piped()).stderr(Stdio::piped());
-        let output = Sender::start(command).output();
+        let output = Sender::start(&mut command).output();
         drop(receivers);
         let document = json(&output);
         assert_eq!(output.status.code(), Some(0), "{spread}: {output:?}");

@@ -6,6 +6,7 @@ mod cast_applications;
 mod cast_edges;
 mod cast_floods;
 mod cast_obstacles;
+mod cast_pauses;
 mod cast_restarts;
 mod casts;
 mod command;

@@ -206,7 +206,7 @@ fn a_scenario_beside_the_claims_comes_before_a_built_in_one() {
 
 #[test]
 fn an_undecided_claim_is_a_failure_with_a_reason() {
-    let place = with_claims(&CLAIMS.replace("slowdown.mean", "slowdown.meen"));
+    let place = with_claims(&CLAIMS.replace("slowdown.mean", "by_size[up_to_bytes=31].mean"));
     let output = place.run(&["paper", "claims.toml", "--json", "--quick"]);
     assert_eq!(code(&output), 1, "{}", stderr(&output));
     let document: Value = serde_json::from_slice(&output.stdout).unwrap();
@@ -214,7 +214,7 @@ fn an_undecided_claim_is_a_failure_with_a_reason() {
     assert_eq!(document["claims"][1]["holds"], Value::Null);
     let why = document["claims"][1]["why"].as_str().unwrap();
     assert!(why.contains("claims.toml, claim `small-fewer`"), "{why}");
-    assert!(why.contains("there is no `meen`, only p50, p99, mean"), "{why}");
+    assert!(why.contains("no item has up_to_bytes = 31"), "{why}");
 }
 
 #[test]
@@ -246,6 +246,15 @@ fn wrong_claims_and_papers_are_wrong_usage() {
         assert!(stderr(&output).contains(named), "{}", stderr(&output));
         assert_eq!(stdout(&output), "");
     }
+    // A metric that no result has is wrong before anything is run.
+    let wrong = with_claims(&CLAIMS.replace("slowdown.mean", "slowdown.meen"));
+    let output = wrong.run(&["paper", "claims.toml"]);
+    assert_eq!(code(&output), 2, "{}", stderr(&output));
+    let words = stderr(&output).replace(['│', '×'], " ");
+    let words: Vec<&str> = words.split_whitespace().collect();
+    let named = "claims.toml, claim `small-fewer`: rule \"mean slowdown below 1\": `slowdown.meen` is no metric: there is no `meen` in";
+    assert!(words.join(" ").contains(named), "{words:?}");
+    assert!(!wrong.path().join("out").exists(), "nothing is run");
     let listed = place.run(&["paper", "claims.toml", "--list", "--json"]);
     let listed: Value = serde_json::from_slice(&listed.stdout).unwrap();
     assert_eq!(listed["claims"][1]["id"], "small-fewer");

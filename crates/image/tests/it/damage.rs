@@ -60,6 +60,17 @@ fn each_kind_of_damage_has_a_sentence() {
 }
 
 #[test]
+fn an_image_that_is_cut_off_after_it_was_opened_is_too_short() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("image");
+    fs::write(&path, signed()).unwrap();
+    let image = Image::open(&path, &Progress::default()).unwrap();
+    fs::OpenOptions::new().write(true).open(&path).unwrap().set_len(1000).unwrap();
+    let error = image.read(0, &mut Vec::new()).unwrap_err().to_string();
+    assert_eq!(error, format!("cannot read {}: the file is too short", path.display()));
+}
+
+#[test]
 fn a_signature_cannot_be_removed_or_replaced_unnoticed() {
     let image = signed();
     let manifest = {

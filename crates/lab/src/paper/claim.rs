@@ -437,6 +437,13 @@ impl Claim {
                     return Err(format!("figure `{name}`: a line has either `y` or `metric`"));
                 }
             }
+            // By size, the metric names a percentile.
+            if sweep && let Some(metric) = &figure.y.metric {
+                metric.check().map_err(|error| format!("figure `{}`: {error}", figure.name))?;
+            }
+            for metric in figure.lines.iter().filter_map(|line| line.metric.as_ref()) {
+                metric.check().map_err(|error| format!("figure `{}`: {error}", figure.name))?;
+            }
             if let Some(metric) = &figure.y.metric
                 && metric.is_list()
                 && figure.y.each.is_none()
@@ -461,11 +468,20 @@ impl Rule {
             (Some(left), Some(_), Some(right), true) => {
                 left.check()?;
                 right.check()?;
+                for metric in [left, right].into_iter().filter_map(|side| side.metric.as_ref()) {
+                    metric.check()?;
+                }
             }
             (None, None, None, false) => {
                 for field in self.cells.iter().flat_map(|cell| cell.numbers.keys()) {
                     if !self.within.contains_key(field) {
                         return Err(format!("`within` says nothing of `{field}`"));
+                    }
+                }
+                for cell in &self.cells {
+                    for field in cell.numbers.keys() {
+                        let named = |error| format!("cell {:?}: {error}", cell.name);
+                        cell.metric(field).and_then(|it| it.check()).map_err(named)?;
                     }
                 }
                 if self.cells.iter().any(|cell| cell.numbers.is_empty()) {
@@ -490,6 +506,13 @@ impl Rule {
             return Err("tolerances are shares from 0 to 1".into());
         }
         Ok(())
+    }
+}
+
+impl Cell {
+    /// Returns the metric of one of its fields.
+    pub(crate) fn metric(&self, field: &str) -> Result<Path, String> {
+        Path::parse(&format!("{}.{field}", self.at))
     }
 }
 

@@ -1,9 +1,17 @@
 //! Numbers of a point, named by their place in `summary.json`.
 
 use std::fmt;
+use std::sync::LazyLock;
 
 use serde::de::{Deserialize, Deserializer, Error};
 use serde_json::Value;
+
+use crate::error::nearest;
+use crate::results::SUMMARY_SCHEMA;
+
+/// The schema of `summary.json`, which has every key.
+static SCHEMA: LazyLock<Value> =
+    LazyLock::new(|| serde_json::from_str(SUMMARY_SCHEMA).expect("a test reads it"));
 
 /// A place such as `latency_us.p99`, `by_size[up_to_bytes=30].p50`, `background[0].goodput_gbps` or
 /// `goodput_by_sender_gbps[*]`. New fields of the summary need no code here.
@@ -61,6 +69,78 @@ impl Path {
 
     pub(crate) fn as_str(&self) -> &str {
         &self.text
+    }
+
+    /// Checks that the summaries of points have a number of this name, as far as their schema says.
+    pub(crate) fn check(&self) -> Result<(), String> {
+        let wrong = |what: String| Err(format!("`{}` is no metric: {what}", self.text));
+        let definitions = &SCHEMA["$defs"];
+        let resolve = |schema: &'static Value| match schema["$ref"].as_str() {
+            Some(name) => &definitions[name.trim_start_matches("#/$defs/")],
+            None => schema,
+        };
+        let is = |schema: &Value, kind: &str| match &schema["type"] {
+            Value::Array(kinds) => kinds.iter().any(|it| it == kind),
+            one => one == kind,
+        };
+        let mut at = &definitions["PointSummary"];
+        let mut place = String::new();
+        for step in &self.steps {
+            match step {
+                Step::Field(name) => {
+                    let fields = at["properties"].as_object();
+                    at = match fields.and_then(|fields| fields.get(name)) {
+                        Some(field) => resolve(field),
+                        None if at["additionalProperties"].is_object() => {
+                            resolve(&at["additionalProperties"])
+                        }
+                        None => {
+                            let known =
+                                || fields.into_iter().flatten().map(|(key, _)| key.as_str());
+                            let of = if place.is_empty() {
+                                String::new()
+                            } else {
+                                format!(" in `{place}`")
+                            };
+                            let hint = match nearest(name, known()) {
+                                Some(near) => format!("did you mean `{near}`?"),
+                                None if known().next().is_none() => "it has no fields".to_owned(),
+                                None => {
+                                    format!("there are {}", known().collect::<Vec<_>>().join(", "))
+                                }
+                            };
+                            return wrong(format!("there is no `{name}`{of}; {hint}"));
+                        }
+                    };
+                    if !place.is_empty() {
+                        place.push('.');
+                    }
+                    place.push_str(name);
+                }
+                Step::Item(_) | Step::All | Step::Where(..) if !is(at, "array") => {
+                    return wrong(format!("`{place}` is no list"));
+                }
+                Step::Item(_) | Step::All => at = resolve(&at["items"]),
+                Step::Where(key, _) => {
+                    at = resolve(&at["items"]);
+                    if at["properties"].get(key).is_none() {
+                        return wrong(format!("the items of `{place}` have no `{key}`"));
+                    }
+                }
+            }
+        }
+        if ["number", "integer", "boolean"].into_iter().any(|kind| is(at, kind)) {
+            return Ok(());
+        }
+        let fields = at["properties"].as_object();
+        let fields = fields.into_iter().flatten().map(|(key, _)| key.as_str()).collect::<Vec<_>>();
+        wrong(match fields[..] {
+            [] if is(at, "array") => {
+                format!("`{place}` is a list: [0], [*] or [key=value] is missing")
+            }
+            [] => format!("`{place}` is not a number"),
+            _ => format!("`{place}` has several: {}", fields.join(", ")),
+        })
     }
 
     /// Returns whether the path names one number for each item of a list.
@@ -186,6 +266,38 @@ mod tests {
             "by_size[up_to_bytes=31].p50",
         ] {
             assert!(matches!(at(wrong), Err(Missing::Unknown(_))), "{wrong}: {:?}", at(wrong));
+        }
+    }
+
+    #[test]
+    fn names_that_no_summary_has_are_refused() {
+        let check = |path: &str| Path::parse(path).unwrap().check();
+        for known in [
+            "goodput_gbps",
+            "slowdown.p99",
+            "by_size[up_to_bytes=30].p50",
+            "background[0].goodput_gbps",
+            "goodput_by_sender_gbps.min",
+            "cast.receivers[*].completed_us",
+            "drops_by_reason.tail",
+            "cast.send_us.p99",
+            "image.clients[*].run_us",
+            "busiest_port.mean_queue_bytes",
+        ] {
+            assert_eq!(check(known), Ok(()), "{known}");
+        }
+        for (wrong, why) in [
+            ("goodput_gpbs", "there is no `goodput_gpbs`; did you mean `goodput_gbps`?"),
+            ("slowdown.p98", "there is no `p98` in `slowdown`; did you mean `p99`?"),
+            ("slowdown", "`slowdown` has several: "),
+            ("by_size", "`by_size` is a list: [0], [*] or [key=value] is missing"),
+            ("by_size[bytes=30].p50", "the items of `by_size` have no `bytes`"),
+            ("drops[0]", "`drops` is no list"),
+            ("drops.all", "there is no `all` in `drops`; it has no fields"),
+            ("transport", "`transport` is not a number"),
+        ] {
+            let error = check(wrong).unwrap_err();
+            assert!(error.starts_with(&format!("`{wrong}` is no metric: {why}")), "{error}");
         }
     }
 

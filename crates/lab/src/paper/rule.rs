@@ -485,7 +485,7 @@ fn cells(rule: &Rule, points: &Points) -> Result<(Vec<Check>, usize), RuleError>
             continue;
         };
         for (field, paper) in &cell.numbers {
-            let path = Path::parse(&format!("{}.{field}", cell.at)).map_err(RuleError::Wrong)?;
+            let path = cell.metric(field).map_err(RuleError::Wrong)?;
             let here = read(points, index, &path)?[0];
             let tolerance = rule.within.get(field).copied().unwrap_or(0.0);
             checks.push(Check {

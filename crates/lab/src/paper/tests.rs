@@ -279,6 +279,27 @@ fn errors_in_a_file_name_the_mistake_and_its_place() {
             file("within = { p50 = 0.1 }\ncells = [{ name = 'a', at = 'x', p99 = 1.0 }]"),
             "`within` says nothing of `p99`",
         ),
+        (
+            file(&RULE.replace(
+                "metric = 'goodput_gbps', of = { transport = 'tcp' }",
+                "metric = 'goodput_gpbs'",
+            )),
+            "claim `x-one`: rule \"so\": `goodput_gpbs` is no metric: there is no `goodput_gpbs`; did you mean `goodput_gbps`?",
+        ),
+        (
+            file("within = { p98 = 0.1 }\ncells = [{ name = 'a', at = 'slowdown', p98 = 1.0 }]"),
+            "claim `x-one`: rule \"so\": cell \"a\": `slowdown.p98` is no metric",
+        ),
+        (
+            file(RULE)
+                + "[[claims.figures]]\nname = 'f'\ntitle = 'F'\nx.key = 'transport'\ny.metric = 'dropz'\n",
+            "claim `x-one`: figure `f`: `dropz` is no metric",
+        ),
+        (
+            file(RULE)
+                + "[[claims.figures]]\nname = 'f'\ntitle = 'F'\nkind = 'cdf'\nlines = [{ name = 'l', metric = 'goodput' }]\n",
+            "claim `x-one`: figure `f`: `goodput` is no metric",
+        ),
         (file("left = { value = nan }\nis = '<'\nright = { value = 1 }"), "are finite"),
         (file(RULE).replace("x-one", "../x"), "a name has letters"),
         (file(RULE) + &file(RULE)[file(RULE).find("[[claims]]").unwrap()..], "another claim"),

@@ -190,10 +190,13 @@ fn files(point: &PointSpec, cast: &CastConfig, overlay: bool) -> Result<(), Test
             let message = "the testbed has no cast-unicast: its UDP copies are not repaired";
             Err(refused(message, "orca with spread = \"unicast\" sends copies and repairs them"))
         }
-        Scheme::Orca(orca) if orca.spread == Spread::Labels => {
-            let message = "the testbed's hosts have no labels, because they have no controller";
-            Err(refused(message, "set spread to \"multicast\", \"relay\" or \"unicast\""))
-        }
+        Scheme::Orca(orca) => match orca.spread {
+            Spread::Labels => {
+                let message = "the testbed's hosts have no labels, because they have no controller";
+                Err(refused(message, "set spread to \"multicast\", \"relay\" or \"unicast\""))
+            }
+            Spread::Relay | Spread::Multicast | Spread::Unicast => Ok(()),
+        },
         Scheme::Streams { .. } if cast.files.len() > 1 => {
             let message = "the testbed sends only one file over cast-tcp and cast-chain";
             Err(refused(message, in_simulator))
@@ -202,7 +205,7 @@ fn files(point: &PointSpec, cast: &CastConfig, overlay: bool) -> Result<(), Test
             let message = "the testbed sends files to many only over the kernel's TCP";
             Err(refused(message, "leave out testbed.tcp"))
         }
-        _ => Ok(()),
+        Scheme::Streams { .. } => Ok(()),
     }
 }
 
@@ -387,13 +390,8 @@ fn packets_per_second(point: &PointSpec, fabric: &Fabric) -> Result<f64, Testbed
                 senders.min(receivers) as f64 * full_per_second * both_ways
             }
         };
-        // Each data packet causes at most one grant, pull or acknowledgement; with TCP, every other one does.
-        let answers = match stream.transport {
-            TransportConfig::Tcp(_) => 0.5,
-            TransportConfig::Datagram(_) => 0.0,
-            _ => 1.0,
-        };
-        sum += data * (1.0 + answers);
+        // Without the bytes for which nothing is sent back, since the estimate is an upper one.
+        sum += data * (1.0 + stream.transport.feedback().packets);
     }
     Ok(sum * links)
 }
@@ -437,6 +435,24 @@ mod tests {
     use std::path::Path;
 
     use super::*;
+
+    #[test]
+    fn packets_that_receivers_send_back_are_those_of_the_transport() {
+        let packets = |transport: &str| {
+            let text = format!(
+                "[fabric]\ntopology = 'single-switch'\nhosts = 4\nhost_link = '1 Gbps'\n[transport]\nname = '{transport}'\n[workload]\n\
+                 arrivals = 'closed-loop'\nsizes = '1 KB'\n"
+            );
+            let scenario = Scenario::parse("x.toml", &text, Path::new("."), &[], None).unwrap();
+            let point = &scenario.points[0];
+            packets_per_second(point, &Fabric::new(&point.config.fabric).unwrap()).unwrap()
+        };
+        let homa = packets("homa");
+        for (transport, answered) in [("tcp", 0.6), ("swift", 1.0), ("polo", 1.3)] {
+            let ratio = 2.0 * packets(transport) / homa;
+            assert!((ratio - 1.0 - answered).abs() < 1e-9, "{transport}: {ratio}");
+        }
+    }
 
     #[test]
     fn circuits_move_under_jobs_only() {

@@ -14,6 +14,7 @@ use rackweave_wire::reduce::{Format, MASTER, MAX_CHUNK_BYTES, MAX_POOL, MAX_WORK
 use crate::error::without;
 use crate::master::bound;
 use crate::net::{Attachment, Net, Numbers};
+use crate::waiting::Waiting;
 use crate::{Absence, ReduceError};
 
 /// The configuration of a group's master.
@@ -78,6 +79,11 @@ pub enum VectorMasterEvent {
     Left {
         /// Its number.
         worker: u8,
+    },
+    /// These workers have not joined, or have left: reported after 5 s, when others are missing, and every 30 s.
+    Waiting {
+        /// Their numbers.
+        workers: Vec<u8>,
     },
     /// A worker is refused, because its vectors are not those of the job.
     Refused {
@@ -201,6 +207,7 @@ impl VectorMaster {
         let mut node = node(&config, host, net.now());
         let (started, ended, absence, tenth) = (None, None, None, 0);
         let mut progress = Progress { host, started, ended, absence, tenth };
+        let mut waiting = Waiting::new(net.now());
         while !node.is_done() {
             net.turn(&mut node)?;
             let now = net.now();
@@ -218,6 +225,11 @@ impl VectorMaster {
             }
             if let Some(event) = progress.summed(master) {
                 report(event);
+            }
+            if let Some(workers) = waiting.due(now, master.missing())
+                && progress.ended.is_none()
+            {
+                report(VectorMasterEvent::Waiting { workers });
             }
         }
         // What was polled last is sent.

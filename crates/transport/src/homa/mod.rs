@@ -24,7 +24,8 @@
 //! A finished RPC is remembered for [`Config::finished_ticks`], so that late or duplicate packets do not start
 //! it again (the known gap of Homa: docs/sources.md#homa-loss). If there is no room to remember it, ids of that
 //! peer up to it are refused for that time: their messages fail with a reason rather than being delivered
-//! twice. A call whose response the client has acknowledged is not sent again, and raises that limit only for as long as the
+//! twice. A request is refused by an acknowledgement, a one-way message by a bit of UNKNOWN, after which its sender waits
+//! [`Config::resend_ticks`] for an acknowledgement that may be on its way. A call whose response the client has acknowledged is not sent again, and raises that limit only for as long as the
 //! network may delay a packet: a request may wait at its client behind any number of later ones. A restarted peer has lost this
 //! memory.
 //!
@@ -399,10 +400,10 @@ impl Host {
             Body::Resend { offset, length, .. } => {
                 self.handle_resend(from, &header, offset, length);
             }
-            Body::Unknown => self.handle_unknown(now, from, id),
+            Body::Unknown { refused } => self.handle_unknown(now, from, id, refused),
             Body::Busy => self.handle_busy(from, id),
             Body::Cutoffs { cutoffs, version } => self.handle_cutoffs(from, cutoffs, version),
-            Body::NeedAck => self.handle_need_ack(from, &header),
+            Body::NeedAck => self.handle_need_ack(now, from, &header),
             Body::Ack { count, others } => {
                 self.handle_ack(now, from, id);
                 for other in others.iter().take(usize::from(count)) {

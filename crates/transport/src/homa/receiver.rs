@@ -74,16 +74,11 @@ impl Host {
             // A response to a request that is unknown, or no longer known.
             Known::No if is_client => return None,
             Known::No => {
-                let tick = self.tick(now);
-                if let Some(peer) = self.peers.find(from)
-                    && id <= peer.floor
-                    && tick < peer.floor_until
-                {
-                    // The sender cannot tell UNKNOWN from an answer to what it has asked before, and would begin the message again.
+                if self.refuses(now, from, id) {
                     // An acknowledgement refuses a request for good, as that of one which is remembered as finished;
                     // of a one-way message it would say that it has arrived (our choice: the module has no refusal).
                     if header.one_way {
-                        self.send_control(from, id, true, Body::Unknown);
+                        self.refuse_one_way(from, id);
                     } else {
                         self.send_ack(from, id, false);
                     }
@@ -124,6 +119,20 @@ impl Host {
             self.grants.add(&self.config, &self.rpcs, list, slot, incoming);
         }
         Some(slot)
+    }
+
+    /// Whether an unknown message of this peer may be one that was received and forgotten for lack of room.
+    fn refuses(&mut self, now: Time, from: HostId, id: u64) -> bool {
+        let tick = self.tick(now);
+        self.peers.find(from).is_some_and(|peer| id <= peer.floor && tick < peer.floor_until)
+    }
+
+    /// Refuses a one-way message, unless its acknowledgement still waits here.
+    fn refuse_one_way(&mut self, from: HostId, id: u64) {
+        if self.peers.find(from).is_some_and(|peer| peer.acks.contains(&id)) {
+            return self.send_ack(from, id, true);
+        }
+        self.send_control(from, id, true, Body::Unknown { refused: true });
     }
 
     /// Handles arriving bytes of a message.
@@ -234,13 +243,18 @@ impl Host {
 
     /// Handles NEED_ACK (docs/sources.md#homa-loss): the sender of a response or one-way message asks whether
     /// it has arrived.
-    pub(super) fn handle_need_ack(&mut self, from: HostId, header: &Header) {
+    pub(super) fn handle_need_ack(&mut self, now: Time, from: HostId, header: &Header) {
         let (id, one_way) = (header.local_id(), header.one_way);
         let slot = match self.rpcs.find(from, id) {
             Known::Finished => return self.send_ack(from, id, one_way),
             // A client that does not know the id has finished it, or has restarted and does not need it.
             Known::No if id & 1 == 0 => return self.send_ack(from, id, one_way),
-            Known::No => return self.send_control(from, id, one_way, Body::Unknown),
+            Known::No if one_way && self.refuses(now, from, id) => {
+                return self.refuse_one_way(from, id);
+            }
+            Known::No => {
+                return self.send_control(from, id, one_way, Body::Unknown { refused: false });
+            }
             Known::Slot(slot) => slot,
         };
         let rpc = self.rpcs.get(slot);

@@ -34,8 +34,8 @@ pub(super) struct Rpc {
     pub(super) busy: u16,
     /// Number of restarts of the message because the peer did not know it.
     pub(super) restarts: u16,
-    /// Whether this host has ever asked the peer about the message: without that, UNKNOWN is a refusal.
-    pub(super) was_asked: bool,
+    /// One more than the number of silent ticks at the peer's first refusal of this one-way message; 0 if it has not refused it.
+    pub(super) refused: u16,
     /// Whether the peer's last packet was UNKNOWN.
     pub(super) unknown: bool,
     /// The ticks that the host had missed when the present silence began.
@@ -51,6 +51,7 @@ impl Rpc {
         self.restart_silence(resend_ticks);
         self.asked = 0;
         self.restarts = 0;
+        self.refused = 0;
         self.unknown = false;
     }
 
@@ -297,7 +298,7 @@ impl Rpcs {
             resent_at: 0,
             busy: 0,
             restarts: 0,
-            was_asked: false,
+            refused: 0,
             unknown: false,
             missed_before: 0,
             state,

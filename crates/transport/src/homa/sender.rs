@@ -45,7 +45,7 @@ impl Host {
             Body::Data { .. } => sizes.data,
             Body::Grant { .. } => sizes.grant,
             Body::Resend { .. } => sizes.resend,
-            Body::Unknown | Body::Busy | Body::NeedAck => sizes.common,
+            Body::Unknown { .. } | Body::Busy | Body::NeedAck => sizes.common,
             Body::Cutoffs { .. } => sizes.cutoffs,
             Body::Ack { .. } => sizes.ack,
             Body::Stream(stream) => self.config.streams.l3_bytes(&stream),
@@ -261,14 +261,18 @@ impl Host {
         let slot = match self.rpcs.find(from, id) {
             Known::Slot(slot) => slot,
             Known::Finished => return self.send_ack(from, id, header.one_way),
-            Known::No => return self.send_control(from, id, header.one_way, Body::Unknown),
+            Known::No => {
+                let body = Body::Unknown { refused: false };
+                return self.send_control(from, id, header.one_way, body);
+            }
         };
         let is_client = id & 1 == 0;
         if is_client && matches!(self.rpcs.get(slot).state, State::Receiving(_)) {
             // The server had the whole request when it started its response. A RESEND for the request shows
             // that it has lost its state, unless the packet is old: see `handle_unknown`. Without this answer
             // the two hosts would wait for each other forever (our choice, since no source covers the case).
-            return self.send_control(from, id, header.one_way, Body::Unknown);
+            let body = Body::Unknown { refused: false };
+            return self.send_control(from, id, header.one_way, body);
         }
         // A client that asks for its response is alive, and sends nothing of its request thereby. Where a peer's messages take turns,
         // two hosts whose requests to each other lack data would otherwise silence each other's RESENDs for ever: each one's
@@ -299,7 +303,7 @@ impl Host {
     }
 
     /// Handles UNKNOWN (docs/sources.md#homa-loss): a client restarts the message, a server gives up.
-    pub(super) fn handle_unknown(&mut self, now: Time, from: HostId, id: u64) {
+    pub(super) fn handle_unknown(&mut self, now: Time, from: HostId, id: u64, refused: bool) {
         let Known::Slot(slot) = self.rpcs.find(from, id) else { return };
         let is_client = id & 1 == 0;
         if !is_client {
@@ -315,11 +319,6 @@ impl Host {
         // affects the reason of a failure, because the packet may be older than the response; not after a long silence, though:
         // then the server has restarted, and the rest of the response is gone.
         let rpc = self.rpcs.get_mut(slot);
-        if !rpc.was_asked && matches!(rpc.state, State::Sending(_)) {
-            // No RESEND or NEED_ACK of this host can have caused it: the peer refuses the id, since it has forgotten finished ones
-            // above it (see `Peer::floor`), and will refuse each repetition. (Our choice: the module has no such refusal.)
-            return self.fail(now, slot, FailReason::PeerForgot);
-        }
         rpc.unknown = true;
         let is_lost = rpc.silent >= self.config.resend_ticks.saturating_mul(LOST_RESPONSE);
         if is_lost && matches!(rpc.state, State::Receiving(_)) {
@@ -331,7 +330,11 @@ impl Host {
             // The peer may have executed the request, and forgotten it since. (Our choice: the module would send it again.)
             return self.fail(now, slot, FailReason::PeerForgot);
         }
-        if rpc.silent < self.config.resend_ticks {
+        if refused && rpc.one_way && rpc.refused == 0 {
+            rpc.refused = rpc.silent.saturating_add(1);
+        }
+        // What is refused is not sent again: see `tick_rpc`.
+        if rpc.refused > 0 || rpc.silent < self.config.resend_ticks {
             return;
         }
         if rpc.restarts < self.config.max_restarts {

@@ -117,6 +117,13 @@ impl Host {
         }
         rpc.silent = rpc.silent.saturating_add(1);
         let (host, id, one_way, silent) = (rpc.host, rpc.id, rpc.one_way, rpc.silent);
+        if rpc.refused > 0 && silent >= (rpc.refused - 1).saturating_add(self.config.resend_ticks) {
+            // The peer has forgotten finished ids above this one (see `Peer::floor`). It cannot say whether it has received the
+            // message, but sends no acknowledgement after a refusal, and one that it had sent before would have arrived by now. (Our
+            // choice: the module has no refusals.)
+            self.fail(now, slot, FailReason::PeerForgot);
+            return false;
+        }
         if wait == Wait::Ack {
             // NEED_ACK is sent at each tick from `request_ack_ticks` on (docs/sources.md#homa-loss). The limit
             // is our choice: a peer that never answers must not be asked forever.
@@ -127,7 +134,6 @@ impl Host {
             let ask_at = if rpc.busy > 0 { rpc.next_ask } else { request_ack_ticks };
             if silent >= ask_at {
                 rpc.asked = rpc.asked.saturating_add(1);
-                rpc.was_asked = true;
                 self.send_control(host, id, one_way, Body::NeedAck);
             }
             return true;
@@ -205,7 +211,6 @@ impl Host {
 
     /// Sends the request that matches what the RPC waits for.
     fn ask(&mut self, slot: u32, wait: Wait) {
-        self.rpcs.get_mut(slot).was_asked = true;
         let rpc = self.rpcs.get(slot);
         let (host, id, one_way) = (rpc.host, rpc.id, rpc.one_way);
         match (wait, &rpc.state) {

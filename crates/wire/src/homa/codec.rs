@@ -29,6 +29,9 @@ const FLAG_ONE_WAY: u8 = 0x80;
 /// Bit of `flags` in a GRANT: `resend_all`. The bit is our extension, because [`Layout::Head`] has no field for it.
 const FLAG_RESEND_ALL: u8 = 0x40;
 
+/// Bit of `flags` in an UNKNOWN: `refused`. The bit is our extension.
+const FLAG_REFUSED: u8 = 0x20;
+
 /// The number of entries in an ACK.
 const ACK_ENTRIES: usize = 5;
 
@@ -77,7 +80,7 @@ impl Header {
             (Body::Grant { .. }, Layout::Talk) => size::GRANT_TALK,
             (Body::Grant { .. }, Layout::Leverage) => size::GRANT_LEVERAGE,
             (Body::Resend { .. }, _) => size::RESEND,
-            (Body::Unknown | Body::Busy | Body::NeedAck, _) => size::COMMON,
+            (Body::Unknown { .. } | Body::Busy | Body::NeedAck, _) => size::COMMON,
             (Body::Cutoffs { .. }, _) => size::CUTOFFS,
             (Body::Ack { .. }, Layout::Head) => size::ACK_HEAD,
             (Body::Ack { .. }, Layout::Talk | Layout::Leverage) => size::ACK_TALK,
@@ -92,7 +95,7 @@ impl Header {
             Body::Data { .. } => packet_type::DATA,
             Body::Grant { .. } => packet_type::GRANT,
             Body::Resend { .. } => packet_type::RESEND,
-            Body::Unknown => packet_type::RPC_UNKNOWN,
+            Body::Unknown { .. } => packet_type::RPC_UNKNOWN,
             Body::Busy => packet_type::BUSY,
             Body::Cutoffs { .. } => packet_type::CUTOFFS,
             Body::NeedAck => packet_type::NEED_ACK,
@@ -124,7 +127,7 @@ impl Header {
                 out.put_u32(length);
                 out.put_u8(priority);
             }
-            Body::Unknown | Body::Busy | Body::NeedAck => {}
+            Body::Unknown { .. } | Body::Busy | Body::NeedAck => {}
             Body::Cutoffs { cutoffs, version } => {
                 out.put_u32(NO_CUTOFF);
                 // On the wire the index is the priority; `cutoffs` begins with the highest.
@@ -162,6 +165,9 @@ impl Header {
         let mut flags = if self.one_way { FLAG_ONE_WAY } else { 0 };
         if matches!(self.body, Body::Grant { resend_all: true, .. }) {
             flags |= FLAG_RESEND_ALL;
+        }
+        if matches!(self.body, Body::Unknown { refused: true }) {
+            flags |= FLAG_REFUSED;
         }
         out.put_u8(flags);
         out.put_zeros(2 + 2 + 2); // window, checksum, urgent
@@ -265,7 +271,7 @@ impl Header {
                     priority: reader.u8()?,
                 }
             }
-            packet_type::RPC_UNKNOWN => Body::Unknown,
+            packet_type::RPC_UNKNOWN => Body::Unknown { refused: flags & FLAG_REFUSED != 0 },
             packet_type::BUSY => Body::Busy,
             packet_type::CUTOFFS => {
                 reader.need("a Homa CUTOFFS", size::CUTOFFS as usize)?;

@@ -52,7 +52,7 @@ fn sizes_are_those_of_the_kernel_module() {
         (DATA, 56, 60, 68),
         (GRANT, 33, 34, 50),
         (RESEND, 37, 37, 37),
-        (Body::Unknown, 28, 28, 28),
+        (Body::Unknown { refused: true }, 28, 28, 28),
         (Body::Busy, 28, 28, 28),
         (Body::NeedAck, 28, 28, 28),
         (CUTOFFS, 62, 62, 62),
@@ -128,7 +128,8 @@ fn fields_are_where_the_kernel_module_has_them() {
     let own = "41424344 05 01 00000001 00000002 00000003 00000004";
     check(Layout::Leverage, GRANT, common("11", "00", "40"), own);
     check(head, RESEND, common("12", "00", "00"), "41424344 ffffffff 07");
-    check(head, Body::Unknown, common("13", "00", "00"), "");
+    check(head, Body::Unknown { refused: false }, common("13", "00", "00"), "");
+    check(head, Body::Unknown { refused: true }, common("13", "00", "20"), "");
     check(head, Body::Busy, common("14", "00", "00"), "");
     let levels = "7fffffff 00000001 00000002 00000003 00000004 00000005 00000006 00000007";
     check(head, CUTOFFS, common("15", "00", "00"), &format!("{levels} 5152"));

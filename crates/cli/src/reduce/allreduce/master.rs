@@ -6,7 +6,7 @@ use rackweave_reduce::{
     Attachment, ReduceError, VectorMaster, VectorMasterConfig, VectorMasterEvent, VectorStats,
 };
 
-use super::super::master::{attachment, switch};
+use super::super::master::{attachment, switch, waiting};
 use super::super::{ended, interrupted, status};
 use super::args::MasterArgs;
 use crate::exit;
@@ -73,6 +73,7 @@ fn show(event: &VectorMasterEvent, quiet: bool) {
         VectorMasterEvent::Left { worker } => {
             format!("worker {worker} has left; another process can take its place\n")
         }
+        VectorMasterEvent::Waiting { workers } => waiting(workers),
         VectorMasterEvent::Started { shape, pool, switch } => {
             let by = switch.as_deref().unwrap_or("the master");
             let values = number::grouped(shape.length);

@@ -156,6 +156,25 @@ fn an_interrupted_client_says_so_and_can_go_on() {
 }
 
 #[test]
+fn a_client_whose_file_is_removed_meanwhile_says_so() {
+    let place = Place::new(256);
+    let server = place.serve(&SLOW);
+    let mut client = place.fetch(2, &[]);
+    has_written(&place, 2, 10);
+    fs::remove_file(place.path("copy2.part")).unwrap();
+    assert_eq!(client.end(), 1, "{:?}", client.events);
+    let failed = client.found("failed").unwrap();
+    let why = failed["error"].as_str().unwrap();
+    assert!(why.contains("copy2.part: it, or its folder, was removed or renamed"), "{why}");
+    assert!(!place.path("copy2").exists());
+    // What is recorded of the file that is gone does not count.
+    let mut client = place.fetch(2, &[]);
+    assert_eq!(client.end(), 0, "{:?}", client.events);
+    assert!(place.is_complete(2, "disk"));
+    server.interrupted();
+}
+
+#[test]
 fn a_full_disk_ends_a_client_and_nobody_else() {
     rackweave_testing::needs!(SysAdmin);
     let place = Place::new(256);

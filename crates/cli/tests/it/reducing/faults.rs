@@ -135,6 +135,34 @@ fn a_switch_that_is_not_there_is_named_or_replaced_by_the_master() {
     assert!(said.contains("error: switch 0 does not answer"), "{said}");
 }
 
+/// The user need not wait until `--wait` is over to learn who is missing.
+#[test]
+fn a_master_names_the_workers_for_which_it_waits() {
+    let texts = Texts::new(3, 1_000, 19);
+    let port = free_ports(1);
+    let mut master = texts.master(3, &format!("--listen 127.0.0.1:{port} --out counts"));
+    let start = |number: u8| {
+        let to = format!("reduce worker --master 127.0.0.1:{port} --worker {number}");
+        texts.start(&format!("{to} text{number}"))
+    };
+    let mut first = start(1);
+    master.says("waiting for workers 0, 2 to join\n");
+    let mut second = start(2);
+    master.says("waiting for worker 0 to join\n");
+    let mut third = start(0);
+    for process in [&mut first, &mut second, &mut third, &mut master] {
+        let (code, said) = process.end();
+        assert_eq!(code, 0, "{said}");
+    }
+    assert!(texts.result("counts") == texts.expected());
+    // Who wants to see nothing sees nothing of it.
+    let wait = "--quiet --wait 7s";
+    let mut master = texts.master(3, &format!("--listen 127.0.0.1:{port} --out counts {wait}"));
+    let (code, said) = master.end();
+    assert_eq!(code, 1, "{said}");
+    assert!(!said.contains("waiting") && said.contains("have not joined: 0, 1, 2"), "{said}");
+}
+
 #[test]
 fn workers_that_do_not_come_and_those_that_do_not_return_are_named() {
     let texts = Texts::new(2, 1_000, 15);

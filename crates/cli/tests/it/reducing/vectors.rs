@@ -301,6 +301,47 @@ fn mistakes_are_refused_with_a_sentence() {
     vectors.check(1024, "after mistakes");
 }
 
+/// Exit code 0 of a worker means that all have written their results, also if the folder of one has been removed meanwhile.
+#[test]
+fn nobody_has_a_sum_before_a_worker_whose_folder_was_removed() {
+    let vectors = Vectors::new(2, 1000, Format::I64, 10);
+    let at = format!("127.0.0.1:{}", free_ports(1));
+    let (mut master, to) = (vectors.master(&format!("--listen {at}")), format!("--master {at}"));
+    let gone = vectors.texts.path("gone");
+    fs::create_dir(&gone).unwrap();
+    let out = "--type i64 v1 --out gone/sum1";
+    let how = format!("reduce allreduce worker {to} --worker 1 {out}");
+    let mut second = vectors.texts.start(&how);
+    master.says("worker 1 has joined");
+    fs::remove_dir_all(&gone).unwrap();
+    let mut first = vectors.worker(0, &to);
+    let (code, said) = second.end();
+    assert_eq!(code, 1, "{said}");
+    assert!(said.contains("gone/sum1: ") && said.contains("was removed or renamed"), "{said}");
+    master.says("worker 1 has left");
+    assert!(first.child.try_wait().unwrap().is_none() && vectors.has_no_sums());
+    vectors.worker(1, &to).done();
+    first.done();
+    master.done();
+    vectors.check(1024, "after a folder was removed");
+}
+
+#[test]
+fn a_master_of_vectors_names_the_workers_for_which_it_waits() {
+    let vectors = Vectors::new(3, 1000, Format::I64, 9);
+    let to = format!("127.0.0.1:{}", free_ports(1));
+    let mut master = vectors.master(&format!("--listen {to}"));
+    let mut first = vectors.worker(1, &format!("--master {to}"));
+    master.says("waiting for workers 0, 2 to join\n");
+    let mut second = vectors.worker(2, &format!("--master {to}"));
+    master.says("waiting for worker 0 to join\n");
+    let mut third = vectors.worker(0, &format!("--master {to}"));
+    for process in [&mut first, &mut second, &mut third, &mut master] {
+        process.done();
+    }
+    vectors.check(1024, "after waiting");
+}
+
 #[test]
 fn workers_that_do_not_come_or_do_not_return_are_named() {
     let vectors = Vectors::new(2, 120_000, Format::I64, 8);

@@ -356,7 +356,11 @@ fn a_restarted_message_that_arrived_before_counts_as_sent() {
     network.set_down(1, false);
     // RESEND overtakes the data, and its answer makes the client restart; then all of the old data arrive
     // before the packet of the restart.
-    let unknown = Header { id: Id64::new(id(1).response().0), one_way: true, body: Body::Unknown };
+    let unknown = Header {
+        id: Id64::new(id(1).response().0),
+        one_way: true,
+        body: Body::Unknown { refused: false },
+    };
     network.inject(packet(1, 0, unknown));
     for packet in late.into_iter().filter(|p| matches!(p.header.body, Body::Data { .. })) {
         network.inject(packet);

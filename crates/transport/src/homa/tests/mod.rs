@@ -141,7 +141,8 @@ fn line(packet: &Packet<Header>) -> String {
         Body::Resend { offset, length, .. } => {
             write!(text, "RESEND {message} {offset}..{}", offset + length)
         }
-        Body::Unknown => write!(text, "UNKNOWN {message}"),
+        Body::Unknown { refused: false } => write!(text, "UNKNOWN {message}"),
+        Body::Unknown { refused: true } => write!(text, "UNKNOWN {message} refused"),
         Body::Busy => write!(text, "BUSY {message}"),
         Body::Cutoffs { version, .. } => write!(text, "CUTOFFS version {version}"),
         Body::NeedAck => write!(text, "NEED_ACK {message}"),

@@ -1,15 +1,22 @@
 //! Forged packets, floods, and duplicates.
 
+use std::sync::Arc;
+
+use proptest::prelude::*;
 use rackweave_core::{
-    Event, FailReason, Kind, MessageId, Node as _, Placement, Rng, Span, Submit, Time,
+    Event, FailReason, Kind, MessageId, Node as _, Packet, Placement, Rng, Span, Submit, Time,
     Transport as _,
 };
 use rackweave_wire::Id64;
 use rackweave_wire::homa::{Body, DataStamps, GrantStamps, Header};
 
 use super::{
-    Config, Host, HostId, LINK, at, data, events, id, network, packet, profile, submit, trace,
+    Config, Host, HostId, LINK, PROFILES, at, data, events, id, network, packet, profile, submit,
+    trace,
 };
+use crate::testkit::Faults;
+use crate::tests::Network;
+use crate::tests::chaos::{self, Plan, schedules};
 
 fn paper() -> Config {
     Config::fabric(LINK, 10_000)
@@ -47,12 +54,59 @@ fn without_room_to_remember_old_ids_are_refused() {
     network.inject(old);
     network.inject(recent);
     network.run_until(at(Span::from_ms(20)));
-    assert_eq!(trace(&mut network), ["h1>h0 p7 UNKNOWN 2r", "h1>h0 p7 ACK 9r"]);
+    assert_eq!(trace(&mut network), ["h1>h0 p7 UNKNOWN 2r refused", "h1>h0 p7 ACK 9r"]);
     assert_eq!(events(&mut network), [""; 0]);
-    // A message that had not started then fails with a reason, rather than with an unknown outcome, and after one round trip.
+    // A message that had not started then fails with a reason, as soon as an acknowledgement would have arrived.
     submit(&mut network, 0, 1, 0, 100, Kind::OneWay);
-    network.run_until(at(Span::from_ms(21)));
+    network.run_until(at(Span::from_ms(21 + u64::from(config.resend_ticks))));
     assert_eq!(events(&mut network), ["h0: 0 with h1 failed: peer forgot"]);
+}
+
+/// What a sender asks about a one-way message whose packets were lost, or whose acknowledgement, is answered by a refusal.
+#[test]
+fn a_one_way_message_that_is_refused_is_not_sent_again_and_again() {
+    let of_first = |packet: &Packet<Header>| packet.header.id.get() & !1 == id(1).0;
+    for (number, delivered) in (0..PROFILES).flat_map(|n| [(n, false), (n, true)]) {
+        let mut config = Config { max_finished: 4, ..profile(number) };
+        // So that no acknowledgement waits for company.
+        config.max_acks_queued = 1;
+        let mut network = network(&config, 2, Span::from_us(1));
+        network.lose = Some(if delivered { |packet| packet.src == HostId(1) } else { of_first });
+        for n in 1..=10 {
+            submit(&mut network, 0, 1, n, 100, Kind::OneWay);
+        }
+        network.run_until(at(Span::from_ms(1)));
+        let arrived =
+            |event: &Event| matches!(event, Event::Delivered { id: of, .. } if *of == id(1));
+        assert_eq!(network.count(1, arrived), usize::from(delivered));
+        network.lose = None;
+        let ticks = u64::from(config.resend_ticks);
+        // Those of the profiles that take turns to ask do so at the next interval.
+        network.run_until(at(Span::from_ms(2 * ticks + 3)));
+        let reason = FailReason::PeerForgot;
+        let failed = Event::Failed { peer: HostId(1), id: id(1), reason };
+        assert_eq!(network.count(0, |event| *event == failed), 1, "{number} {delivered}");
+        let is_data = |packet: &Packet<Header>| matches!(packet.header.body, Body::Data { .. });
+        let sent = network.packets.iter().filter(|(_, packet)| of_first(packet) && is_data(packet));
+        assert_eq!(sent.count(), 1, "{number} {delivered}");
+    }
+}
+
+/// The acknowledgement of a message may still wait for company when the message is forgotten.
+#[test]
+fn what_is_acknowledged_later_is_not_refused() {
+    let config = Config { max_finished: 4, ..paper() };
+    let mut network = network(&config, 2, Span::from_us(1));
+    for n in 1..=10 {
+        submit(&mut network, 0, 1, n, 100, Kind::OneWay);
+    }
+    network.run_until(at(Span::from_us(20)));
+    let first = network.packets.iter().find(|(_, packet)| packet.header.id.get() == id(1).0);
+    network.inject(first.unwrap().1);
+    network.run_until(at(Span::from_ms(10)));
+    assert!(trace(&mut network).iter().any(|line| line.contains("ACK 1r")));
+    let failed = events(&mut network).into_iter().filter(|event| event.contains("failed"));
+    assert_eq!(failed.collect::<Vec<_>>(), [""; 0]);
 }
 
 /// SRPT may let any number of later calls pass a large request at its client, until the server has no room to remember them.
@@ -254,7 +308,7 @@ pub(super) fn any_header(rng: &mut Rng) -> Header {
             length: number(rng),
             priority: rng.next_u64() as u8,
         },
-        2 => Body::Unknown,
+        2 => Body::Unknown { refused: rng.chance(0.5) },
         3 => Body::Busy,
         4 => Body::Cutoffs {
             cutoffs: core::array::from_fn(|_| number(rng)),
@@ -327,4 +381,47 @@ fn what_a_peer_has_forgotten_during_a_pause_of_the_sender_is_not_sent_again() {
     assert_eq!(delivered(&mut server), 0, "it was delivered before");
     let reason = FailReason::PeerForgot;
     assert_eq!(failed, Some(Event::Failed { peer: HostId(1), id: id(1), reason }));
+}
+
+proptest! {
+    /// Hosts that have no room to remember what has ended refuse messages that they may have received: none is delivered twice,
+    /// and each ends once.
+    #[test]
+    fn each_message_arrives_once_or_fails_without_room_to_remember(
+        schedule in schedules(), variant: usize, finished in 1..20_u32
+    ) {
+        let config = Arc::new(Config { max_finished: finished, ..profile(variant % PROFILES) });
+        let plan = Plan { requests: true, repairs: true };
+        chaos::run(&schedule, plan, |id| Host::new(id, Arc::clone(&config)), Host::is_idle)?;
+    }
+}
+
+proptest! {
+    /// As long as packets are not lost, acknowledgements arrive: what has failed was not delivered, however small the memory is, and
+    /// however packets are duplicated and reordered within the time after which senders ask.
+    #[test]
+    fn without_losses_no_refusal_is_of_a_delivered_message(
+        seed: u64, variant: usize, finished in 1..20_u32, count in 1..60_u64, us in 0..1_900_u64
+    ) {
+        let config = Arc::new(Config { max_finished: finished, ..profile(variant % PROFILES) });
+        let hosts = (0..3).map(|id| Host::new(HostId(id), Arc::clone(&config))).collect();
+        // At each of two links, together less than the ticks for which a refused message waits.
+        let lateness = Span::from_us(us);
+        let faults = Faults { loss: 0.0, duplication: 0.3, reordering: 0.3, lateness };
+        let mut network = Network::with_faults(hosts, LINK, Span::from_us(3), seed, faults);
+        let mut rng = Rng::stream(seed, 0, 0, "messages");
+        for n in 1..=count {
+            let from = rng.below(2) as u32;
+            network.submit(from, 2, id(n), 1 + rng.below(30_000), Kind::OneWay).unwrap();
+            network.run_until(network.now() + Span::from_us(rng.below(500)));
+        }
+        prop_assert!(network.run_until(at(Span::from_secs(60))));
+        for (_, host, event) in &network.events {
+            if let Event::Failed { id: of, reason, .. } = event {
+                let arrived = |event: &Event| matches!(event, Event::Delivered { peer, id, .. } if peer == host && id == of);
+                prop_assert_eq!(*reason, FailReason::PeerForgot);
+                prop_assert_eq!(network.count(2, arrived), 0, "{} of {}", of, host);
+            }
+        }
+    }
 }

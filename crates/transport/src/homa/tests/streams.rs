@@ -471,7 +471,12 @@ fn forged() -> impl Strategy<Value = (u32, u64, Body)> {
         length,
         priority: 7,
     });
-    let old = prop_oneof![resend, Just(Body::Unknown), Just(Body::NeedAck), Just(Body::Busy)];
+    let old = prop_oneof![
+        resend,
+        any::<bool>().prop_map(|refused| Body::Unknown { refused }),
+        Just(Body::NeedAck),
+        Just(Body::Busy)
+    ];
     (1..4_u32, 0..12_u64, prop_oneof![9 => stream, 1 => old])
 }
 

@@ -85,7 +85,7 @@ pub(crate) fn arbitrary() -> impl Strategy<Value = homa::Header> {
         data(),
         grant,
         resend,
-        Just(homa::Body::Unknown),
+        any::<bool>().prop_map(|refused| homa::Body::Unknown { refused }),
         Just(homa::Body::Busy),
         cutoffs,
         Just(homa::Body::NeedAck),
@@ -142,7 +142,7 @@ pub(crate) fn examples() -> Vec<(&'static str, homa::Header)> {
         ("grant_resend_all", header(grant(0, true))),
         ("resend", header(Body::Resend { offset: 1424, length: 1424, priority: 7 })),
         ("resend_all", header(Body::Resend { offset: 0, length: u32::MAX, priority: 7 })),
-        ("unknown", header(Body::Unknown)),
+        ("unknown", header(Body::Unknown { refused: false })),
         ("busy", header(Body::Busy)),
         (
             "cutoffs",

@@ -72,7 +72,7 @@ pub(super) fn run(
     let line = TimeLine::new(bind);
     let at = match &cast.scheme {
         Scheme::Orca(_) => orca::address(this),
-        _ => super::address(this, 0),
+        Scheme::Streams { .. } | Scheme::Unicast { .. } => super::address(this, 0),
     };
     let at = at.ok_or_else(|| "it has no address".to_owned())?;
     let content = Content::new(point.config.seed, cast);

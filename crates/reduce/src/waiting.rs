@@ -1,0 +1,73 @@
+//! When a master reports for whom it waits.
+
+use rackweave_core::{Span, Time};
+
+/// The time before the first report, and between two whose workers differ.
+const SOON: Span = Span::from_secs(5);
+/// The time between two reports of the same workers.
+const AGAIN: Span = Span::from_secs(30);
+
+/// What a master has reported of the workers that have not joined.
+#[derive(Debug)]
+pub(crate) struct Waiting {
+    reported: Vec<u8>,
+    /// When it was reported; before that, since when the master waits.
+    at: Time,
+}
+
+impl Waiting {
+    pub(crate) const fn new(now: Time) -> Self {
+        Self { reported: Vec::new(), at: now }
+    }
+
+    /// Returns the workers that are missing, if it is time to report them.
+    pub(crate) fn due(&mut self, now: Time, missing: impl Iterator<Item = u8>) -> Option<Vec<u8>> {
+        let waited = now.since(self.at);
+        if waited < SOON {
+            return None;
+        }
+        let missing: Vec<u8> = missing.collect();
+        if missing.is_empty() {
+            *self = Self::new(now);
+            return None;
+        }
+        if missing == self.reported && waited < AGAIN {
+            return None;
+        }
+        *self = Self { reported: missing.clone(), at: now };
+        Some(missing)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_is_missing_is_reported_after_five_seconds_when_it_changes_and_twice_a_minute() {
+        let mut waiting = Waiting::new(Time::ZERO);
+        let mut reports = Vec::new();
+        for second in 0..120 {
+            let missing: &[u8] = match second {
+                0..12 => &[0, 1, 3],
+                12..14 => &[1, 3],
+                14..80 => &[3],
+                80..100 => &[],
+                _ => &[2],
+            };
+            let now = Time::ZERO + Span::from_secs(second);
+            if let Some(workers) = waiting.due(now, missing.iter().copied()) {
+                reports.push((second, workers));
+            }
+        }
+        let expected = [
+            (5, vec![0, 1, 3]),
+            (12, vec![1, 3]),
+            (17, vec![3]),
+            (47, vec![3]),
+            (77, vec![3]),
+            (102, vec![2]),
+        ];
+        assert_eq!(reports, expected);
+    }
+}
