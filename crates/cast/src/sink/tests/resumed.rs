@@ -209,14 +209,21 @@ fn ends_when_closed(config: &FolderConfig, stream: u128, begin: &[u8]) {
         Folder::new(config, stream).map(|folder| Box::new(folder) as Box<dyn Sink>)
     });
     let mut drain = Drain::start(make, 1 << 20, waker).unwrap();
+    let mut checks = 0;
     if !begin.is_empty() {
         while !drain.is_ready() {
             std::thread::sleep(Duration::from_millis(1));
         }
+        checks = drain.progress();
         assert!(drain.put(0, begin));
         drain.advance(begin.len() as u64, true);
     }
-    std::thread::sleep(Duration::from_millis(100));
+    let began = Instant::now();
+    // Whoever hashes asks after each block whether to go on.
+    while drain.progress() < checks + 10 {
+        assert!(began.elapsed() < Duration::from_secs(60), "it does not hash");
+        std::thread::sleep(Duration::from_millis(1));
+    }
     assert!(!drain.is_ready() || !begin.is_empty(), "it hashes");
     let began = Instant::now();
     drain.close();
