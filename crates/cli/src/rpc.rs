@@ -179,9 +179,11 @@ enum TransportArg {
 
 #[derive(Clone, Copy, Debug, ValueEnum)]
 enum ProfileArg {
+    /// The kernel module of 2023, with what Leverage Homa adds to it.
     LeverageHoma,
+    /// The kernel module of 2023.
     Linux,
-    /// Was `sigcomm18` before that named the paper's simulations, which have no recovery from losses.
+    /// The SIGCOMM 2018 paper's simulations with a recovery from losses. Its former name, `sigcomm18`, still works.
     #[value(alias = "sigcomm18")]
     Fabric,
 }

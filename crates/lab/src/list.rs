@@ -93,8 +93,8 @@ fn fabrics() -> Vec<Item> {
         ),
         Item::new(
             "fat-tree",
-            "three stages of k-port switches, k^3/4 hosts, all links alike",
-            &json!({ "keys": ["k"] }),
+            "three stages of k-port switches, k^3/4 hosts",
+            &json!({ "keys": ["k", "aggregation_link", "core_link or oversubscription"] }),
         ),
         Item::new(
             "racks",

@@ -80,7 +80,7 @@ pub(crate) struct FetchArgs {
     #[arg(long, value_name = "N", default_value_t = Config::default().outstanding,
         value_parser = clap::value_parser!(u16).range(1..=4096))]
     outstanding: u16,
-    /// Chunks in one request. More of them save requests, and less than one costs a slow switch most.
+    /// Chunks in one request. More of them save requests, which matters most where a slow switch handles them.
     #[arg(long, value_name = "N", default_value_t = Config::default().batch,
         value_parser = clap::value_parser!(u16).range(1..=4096))]
     batch: u16,

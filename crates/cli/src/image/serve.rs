@@ -18,7 +18,7 @@ use serde_json::{Value, json};
 use super::{allow_many_files, bar, failed, hosts, not_accepted, size, status, watched};
 use crate::{escaped, exit, print};
 
-/// Serve images to hosts that fetch them, once, and let these hosts serve each other.
+/// Serve images to hosts that fetch them: send each chunk about once, and let these hosts serve each other.
 ///
 /// The server sends a chunk to the first host that asks for it. Later requests for the chunk are redirected: by the server itself,
 /// or by switches that run SWP2P's program (`rackweave image switch`).

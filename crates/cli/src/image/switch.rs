@@ -17,7 +17,7 @@ use crate::switch::{interfaces, one_switch, polled, run, with_program};
 /// same as `rackweave switch --program swp2p`, which also has UDP ports, fabrics of several switches, and faults. With --bpf the
 /// program runs in the kernel: everything except the requests of clients to the server passes as before.
 #[derive(Debug, clap::Args)]
-#[command(after_help = "Example:\n  \
+#[command(after_help = "Examples:\n  \
     rackweave image switch --interface veth0 veth1 veth2 --server 0 --link \"10 Gbps\" --stats\n  \
     rackweave image switch --bpf --ports p0,p1,p2,p3 --server 192.0.2.1 --stats\n\n\
     Exit codes: 0 ended by Ctrl-C, 1 a socket failed or the kernel rejects the program, 2 wrong usage or file.")]

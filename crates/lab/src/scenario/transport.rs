@@ -107,13 +107,13 @@ transports! {
     Dctcp: TcpKeys = About {
         name: "dctcp",
         description: "TCP whose window follows the share of packets that switches marked",
-        profiles: &[],
+        profiles: &["linux", "classic"],
         sources: &["SIGCOMM 2010", "RFC 8257"],
     };
     Tcp: TcpKeys = About {
         name: "tcp",
         description: "TCP with CUBIC (or NewReno) and SACK, over long-lived connections",
-        profiles: &[],
+        profiles: &["linux", "classic"],
         sources: &["RFC 5681", "RFC 6675", "RFC 9438"],
     };
     Ndp: NdpKeys = About {
