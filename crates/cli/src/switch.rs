@@ -244,11 +244,7 @@ fn single_switch(args: &SwitchArgs) -> miette::Result<FabricConfig> {
         None => return Err(miette!("--listen requires --hosts N or --fabric SCENARIO.toml")),
     };
     let mut fabric = one_switch(hosts, &args.link);
-    fabric.switch.trim = args.trim.then_some(TrimConfig {
-        data_queue_bytes: 8 * FULL_PACKET,
-        header_queue_bytes: 16 * FULL_PACKET,
-        return_to_sender: true,
-    });
+    fabric.switch.trim = args.trim.then_some(TrimConfig::NDP);
     Ok(fabric)
 }
 

@@ -1,5 +1,7 @@
 //! Datagrams and Ethernet frames at user-space switches with each program.
 
+use std::num::NonZeroU8;
+
 use rackweave_core::{HostId, Rate, Span, Time};
 use rackweave_group::imaging::switch::Config as Swp2pConfig;
 use rackweave_group::imaging::system::Swp2p;
@@ -32,6 +34,7 @@ fn fabric(flags: u8) -> Fabric {
         data_queue_bytes: 2_000,
         header_queue_bytes: 200,
         return_to_sender: true,
+        headers_per_packet: NonZeroU8::new(2),
     });
     Fabric::new(&FabricConfig {
         topology,

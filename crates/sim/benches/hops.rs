@@ -191,6 +191,7 @@ const NDP_QUEUES: TrimConfig = TrimConfig {
     data_queue_bytes: 15 * 1538,
     header_queue_bytes: 2 * 15 * 1538,
     return_to_sender: false,
+    headers_per_packet: None,
 };
 
 fn fabric(topology: Topology, name: &str) -> FabricConfig {

@@ -1,6 +1,7 @@
 //! The description of a fabric and of the faults in it: plain numbers, the same for the simulator and the user-space
 //! switch.
 
+use std::num::NonZeroU8;
 use std::sync::Arc;
 
 use rackweave_core::{HostId, Rate, Span, Time};
@@ -125,6 +126,21 @@ pub struct TrimConfig {
     pub header_queue_bytes: u64,
     /// Whether a trimmed packet that finds the header queue full is returned to its sender.
     pub return_to_sender: bool,
+    /// Number of headers and control packets after which one packet of data is sent, if one waits; `None` for strict
+    /// priority. See [`Trim::headers_per_packet`].
+    pub headers_per_packet: Option<NonZeroU8>,
+}
+
+impl TrimConfig {
+    /// The switch of NDP (SIGCOMM'17, sections 3.1, 3.2.4 and 6) with packets of 1538 bytes on the link: a data queue of eight
+    /// packets, ten headers for each packet, and headers without room returned to their senders. For headers it has
+    /// twice the bytes, as in htsim; the paper has the same number.
+    pub const NDP: Self = Self {
+        data_queue_bytes: 8 * 1538,
+        header_queue_bytes: 16 * 1538,
+        return_to_sender: true,
+        headers_per_packet: NonZeroU8::new(10),
+    };
 }
 
 /// How a switch chooses one of several equal-cost paths.
@@ -205,6 +221,7 @@ impl SwitchConfig {
                 data_limit_bytes: trim.data_queue_bytes,
                 header_limit_bytes: trim.header_queue_bytes,
                 return_to_sender: trim.return_to_sender,
+                headers_per_packet: trim.headers_per_packet,
             }),
             options: self.options,
         }

@@ -1,6 +1,7 @@
 //! The queue of one port: eight strict priorities or the order of remaining size, tail drop, ECN marking, trimming,
 //! selective dropping.
 
+use std::num::NonZeroU8;
 use std::sync::Arc;
 
 use rackweave_core::{
@@ -12,6 +13,9 @@ use crate::ranked::Ranked;
 
 /// The highest priority, which control packets and trimmed packets use.
 const TOP: usize = PRIORITIES - 1;
+
+/// The bits of all priorities but the highest.
+const DATA: u8 = (1 << TOP) - 1;
 
 /// The rules of a port for packets that have to wait.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -51,6 +55,9 @@ pub struct Trim {
     /// Whether a trimmed packet that finds no room is returned to its sender once (htsim's return to sender);
     /// otherwise it is dropped.
     pub return_to_sender: bool,
+    /// Number of packets of the highest priority after which one packet of data is sent, if one waits (NDP, SIGCOMM'17,
+    /// section 3.1: round robin weighted 10 to 1). `None`: strict priority, as in htsim by default.
+    pub headers_per_packet: Option<NonZeroU8>,
 }
 
 /// The queue of one port. The fields that an empty queue needs come first, in 32 bytes.
@@ -62,6 +69,11 @@ pub struct PortQueue {
     top_bytes: u32,
     /// Bit `p` is set while priority `p` has packets.
     occupied: u8,
+    /// [`Trim::headers_per_packet`]; 0 for strict priority.
+    headers_per_packet: u8,
+    /// Number of packets of the highest priority that were sent while data waited, since the last packet of data that
+    /// was sent before them.
+    headers: u8,
     config: Arc<QueueConfig>,
     /// In place of `fifos`, if packets leave by their remaining size: priority 0 is then occupied if it has packets.
     ranked: Option<Box<Ranked>>,
@@ -73,10 +85,13 @@ impl PortQueue {
     #[must_use]
     pub fn new(config: Arc<QueueConfig>) -> Self {
         let ranked = config.options.by_remaining.then(Box::default);
+        let headers_per_packet = config.trim.and_then(|trim| trim.headers_per_packet);
         Self {
             bytes: 0,
             top_bytes: 0,
             occupied: 0,
+            headers_per_packet: headers_per_packet.map_or(0, NonZeroU8::get),
+            headers: 0,
             config,
             ranked,
             fifos: [Fifo::EMPTY; PRIORITIES],
@@ -113,7 +128,20 @@ impl PortQueue {
         if let Some(ranked) = &self.ranked {
             return ranked.front();
         }
-        self.fifos[TOP - self.occupied.leading_zeros() as usize].front()
+        let lists = if self.is_turn_of_data() { self.occupied & DATA } else { self.occupied };
+        self.fifos[TOP - lists.leading_zeros() as usize].front()
+    }
+
+    /// Whether headers and data wait, so that their weights decide.
+    #[inline]
+    const fn is_weighted(&self) -> bool {
+        self.headers_per_packet != 0 && self.occupied > 1 << TOP
+    }
+
+    /// Whether headers have to wait for a packet of data.
+    #[inline]
+    const fn is_turn_of_data(&self) -> bool {
+        self.is_weighted() && self.headers >= self.headers_per_packet
     }
 
     /// The list of a packet with this priority.
@@ -269,7 +297,8 @@ impl PortQueue {
         Some(packet)
     }
 
-    /// Dequeues the packet that is sent next: the first of the highest priority.
+    /// Dequeues the packet that is sent next: the first of the highest priority, or of the highest one of data if that
+    /// has waited for as many headers as may precede it.
     #[inline]
     pub fn dequeue<H: Header>(&mut self, pool: &mut Pool<H>) -> Option<PacketRef> {
         if self.occupied == 0 {
@@ -278,7 +307,16 @@ impl PortQueue {
         if self.ranked.is_some() {
             return self.dequeue_ranked(pool);
         }
-        let priority = 7 - self.occupied.leading_zeros() as usize;
+        let mut lists = self.occupied;
+        if self.is_weighted() {
+            if self.is_turn_of_data() {
+                self.headers = 0;
+                lists &= DATA;
+            } else {
+                self.headers += 1;
+            }
+        }
+        let priority = TOP - lists.leading_zeros() as usize;
         let fifo = &mut self.fifos[priority];
         let packet = fifo.pop(pool)?;
         if fifo.is_empty() {
@@ -404,6 +442,7 @@ mod tests {
             data_limit_bytes: 4 * 1538,
             header_limit_bytes: 100 * 84,
             return_to_sender: false,
+            headers_per_packet: None,
         };
         let mut bench = Bench::new(QueueConfig { trim: Some(trim), ..UNLIMITED });
         for tag in 0..50 {
@@ -426,9 +465,39 @@ mod tests {
     }
 
     #[test]
+    fn a_packet_of_data_is_sent_after_as_many_headers_as_may_precede_it() {
+        let trim = Trim {
+            data_limit_bytes: 4 * 1538,
+            header_limit_bytes: 100 * 84,
+            return_to_sender: false,
+            headers_per_packet: NonZeroU8::new(3),
+        };
+        let mut bench = Bench::new(QueueConfig { trim: Some(trim), ..UNLIMITED });
+        for tag in 0..8 {
+            bench.put(tag, 7, 64, false);
+        }
+        for tag in 10..13 {
+            bench.put(tag, if tag == 11 { 1 } else { 0 }, 1500, false);
+        }
+        let mut order = Vec::new();
+        while let Some(front) = bench.queue.front() {
+            let expected = bench.pool.get(front).header;
+            let packet = bench.take().expect("the packet in front");
+            assert_eq!(packet.header, expected, "what is announced is what is sent");
+            order.push(packet.header.0);
+        }
+        assert_eq!(order, [0, 1, 2, 11, 3, 4, 5, 10, 6, 7, 12]);
+        assert_eq!((bench.queue.bytes(), bench.pool.live()), (0, 0));
+    }
+
+    #[test]
     fn a_full_header_queue_drops() {
-        let trim =
-            Trim { data_limit_bytes: 1538, header_limit_bytes: 2 * 84, return_to_sender: false };
+        let trim = Trim {
+            data_limit_bytes: 1538,
+            header_limit_bytes: 2 * 84,
+            return_to_sender: false,
+            headers_per_packet: None,
+        };
         let mut bench = Bench::new(QueueConfig { trim: Some(trim), ..UNLIMITED });
         let results: Vec<_> = (0..4).map(|tag| bench.put(tag, 0, 1500, true)).collect();
         assert_eq!(results[3], Admission::Dropped(DropReason::HeaderQueueFull));
@@ -438,8 +507,12 @@ mod tests {
 
     #[test]
     fn a_full_header_queue_turns_a_packet_back_once() {
-        let trim =
-            Trim { data_limit_bytes: 1538, header_limit_bytes: 2 * 84, return_to_sender: true };
+        let trim = Trim {
+            data_limit_bytes: 1538,
+            header_limit_bytes: 2 * 84,
+            return_to_sender: true,
+            headers_per_packet: None,
+        };
         let mut bench = Bench::new(QueueConfig { trim: Some(trim), ..UNLIMITED });
         for tag in 0..3 {
             bench.put(tag, 0, 1500, true);

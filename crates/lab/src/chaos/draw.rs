@@ -185,8 +185,7 @@ const TRANSPORTS: [&str; 17] = [
     "name = \"sird\"",
     "name = \"swift\"",
     "name = \"dcpim\"",
-    // Without it the window does not shrink where an oversubscribed core trims: see docs/uet.md, "Trims in the core".
-    "name = \"uet\"\nshrink_on_trim = true",
+    "name = \"uet\"",
     "name = \"uet\"\nprofile = \"eqds\"",
     "name = \"uet\"\nprofile = \"uet-nscc\"",
     "name = \"tcp\"",
@@ -200,7 +199,9 @@ fn messages(draw: &mut Draw) {
     draw.buffers();
     let transport = draw.pick(&TRANSPORTS);
     let needs_trimming = ["ndp", "name = \"uet\"", "eqds"];
-    if needs_trimming.iter().any(|name| transport.contains(name)) && !transport.contains("nscc") {
+    let trims = needs_trimming.iter().any(|name| transport.contains(name));
+    // NSCC runs over both kinds of switches.
+    if trims && (!transport.contains("nscc") || draw.rng.below(2) == 0) {
         draw.line(format_args!("trim = true"));
     }
     if transport.contains("pfabric") {

@@ -231,6 +231,7 @@ fn trimming(return_to_sender: bool) -> FabricConfig {
         data_queue_bytes: 2 * FULL,
         header_queue_bytes: 3 * 84,
         return_to_sender,
+        headers_per_packet: TrimConfig::NDP.headers_per_packet,
     });
     config
 }

@@ -39,6 +39,7 @@ fn fabric(topology: Topology, trim: bool) -> FabricConfig {
                 data_queue_bytes: packets(8),
                 header_queue_bytes: packets(8),
                 return_to_sender: true,
+                headers_per_packet: TrimConfig::NDP.headers_per_packet,
             }),
             routing: Routing::Transport,
         },

@@ -116,6 +116,7 @@ impl Spaces {
                     data_queue_bytes: packets(8),
                     header_queue_bytes: packets(4),
                     return_to_sender: true,
+                    headers_per_packet: TrimConfig::NDP.headers_per_packet,
                 }),
                 routing: Routing::Transport,
             },

@@ -25,6 +25,7 @@ fn thousand_hosts(trims: bool) -> FabricConfig {
         data_queue_bytes: 8 * 1538,
         header_queue_bytes: 500_000,
         return_to_sender: false,
+        headers_per_packet: TrimConfig::NDP.headers_per_packet,
     });
     fabric
 }

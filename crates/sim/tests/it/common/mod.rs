@@ -64,8 +64,12 @@ pub(crate) fn trimming(
 ) -> FabricConfig {
     let data_queue_bytes = packets * 1538;
     let header_queue_bytes = 2 * data_queue_bytes;
-    fabric.switch.trim =
-        Some(TrimConfig { data_queue_bytes, header_queue_bytes, return_to_sender });
+    fabric.switch.trim = Some(TrimConfig {
+        data_queue_bytes,
+        header_queue_bytes,
+        return_to_sender,
+        headers_per_packet: TrimConfig::NDP.headers_per_packet,
+    });
     fabric
 }
 

@@ -5,6 +5,7 @@ mod edge;
 mod payload;
 
 use std::collections::BTreeSet;
+use std::num::NonZeroU8;
 
 use rackweave_core::{
     Ecn, Egress, Header, HostId, Packet, Port, PortSet, Rate, Rng, Slice, Verdict,
@@ -334,8 +335,12 @@ fn wake_ups_come_at_their_time_and_never_in_the_past() {
 /// counted.
 #[test]
 fn no_slot_is_lost_under_faults() {
-    let trim =
-        TrimConfig { data_queue_bytes: 2 * 1538, header_queue_bytes: 84, return_to_sender: true };
+    let trim = TrimConfig {
+        data_queue_bytes: 2 * 1538,
+        header_queue_bytes: 84,
+        return_to_sender: true,
+        headers_per_packet: NonZeroU8::new(2),
+    };
     let buffers = [
         (BufferConfig::PerPort { bytes: 5 * 1538 }, None),
         (BufferConfig::Shared { bytes: 20 * 1538, alpha: 1.0 }, None),

@@ -41,8 +41,12 @@ impl DrivenSubject for Uet {
 
     fn prepare(switch: &mut SwitchConfig) {
         let (data_queue_bytes, header_queue_bytes) = (32 * 1538, 1_000 * 84);
-        switch.trim =
-            Some(TrimConfig { data_queue_bytes, header_queue_bytes, return_to_sender: false });
+        switch.trim = Some(TrimConfig {
+            data_queue_bytes,
+            header_queue_bytes,
+            return_to_sender: false,
+            headers_per_packet: TrimConfig::NDP.headers_per_packet,
+        });
     }
 
     fn narrow() -> Config {
