@@ -16,6 +16,8 @@ pub enum End {
     TimeLimit,
     /// No event was left, but messages were unfinished.
     Stalled,
+    /// More packets were under way than [`crate::Control::packet_limit`].
+    PacketLimit,
     /// The caller cancelled it.
     Cancelled,
 }

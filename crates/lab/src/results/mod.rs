@@ -511,6 +511,10 @@ impl PointSummary {
             parts.push(format!("{} messages were refused", self.refused));
         }
         parts.extend(self.cast.as_ref().and_then(CastSummary::incomplete));
+        if self.end == end_name(End::PacketLimit) {
+            let millions = rackweave_sim::Control::PACKETS / 1_000_000;
+            parts.push(format!("more than {millions} million packets were under way at once"));
+        }
         if parts.is_empty() && self.end == end_name(End::Stalled) {
             parts.push("the simulation ran out of events".into());
         }
@@ -546,6 +550,7 @@ pub(crate) const fn end_name(end: End) -> &'static str {
         End::AllDone => "all done",
         End::TimeLimit => "time limit",
         End::Stalled => "stalled",
+        End::PacketLimit => "packet limit",
         End::Cancelled => "cancelled",
     }
 }
@@ -556,7 +561,7 @@ pub type EndName = &'static str;
 /// Reads the name of an [`End`].
 fn named_end<'de, D: Deserializer<'de>>(deserializer: D) -> Result<EndName, D::Error> {
     let name = String::deserialize(deserializer)?;
-    let ends = [End::AllDone, End::TimeLimit, End::Stalled, End::Cancelled];
+    let ends = [End::AllDone, End::TimeLimit, End::Stalled, End::PacketLimit, End::Cancelled];
     let known = ends.into_iter().map(end_name).find(|known| *known == name);
     known.ok_or_else(|| serde::de::Error::custom(format_args!("no end of a run: `{name}`")))
 }

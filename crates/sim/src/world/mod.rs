@@ -46,8 +46,8 @@ pub use shards::{Lost, Meeting};
 pub(crate) use timeline::Timeline;
 pub use windows::Division;
 
-/// Progress and cancellation of a run, shared with other threads.
-#[derive(Debug, Default)]
+/// Progress, cancellation and limits of a run, shared with other threads.
+#[derive(Debug)]
 pub struct Control {
     /// Set by the caller to end the run.
     pub cancel: AtomicBool,
@@ -61,6 +61,27 @@ pub struct Control {
     pub sim_time_ticks: AtomicU64,
     /// Number of events handled.
     pub events: AtomicU64,
+    /// The run ends when more packets than this are under way, because queues without a limit would otherwise fill the memory.
+    pub packet_limit: u32,
+}
+
+impl Default for Control {
+    fn default() -> Self {
+        Self {
+            cancel: AtomicBool::default(),
+            started: AtomicU64::default(),
+            finished: AtomicU64::default(),
+            wanted: AtomicU64::default(),
+            sim_time_ticks: AtomicU64::default(),
+            events: AtomicU64::default(),
+            packet_limit: Self::PACKETS,
+        }
+    }
+}
+
+impl Control {
+    /// The usual limit of packets, which need about 5 GB.
+    pub const PACKETS: u32 = 50_000_000;
 }
 
 /// The parts that a world is built from.
@@ -242,6 +263,9 @@ impl<'a, M: Model> World<'a, M> {
             }
             if let Some(end) = self.run_some(limit) {
                 break end;
+            }
+            if self.net.packets() > control.packet_limit {
+                break End::PacketLimit;
             }
             self.publish(control);
             if control.cancel.load(Ordering::Relaxed) {

@@ -321,6 +321,10 @@ impl<M: Model> World<'_, M> {
             if let Some(windows) = &mut self.apps.windows {
                 windows.peak_packets = windows.peak_packets.max(sum.packets);
             }
+            if sum.packets > u64::from(control.packet_limit) {
+                self.net.advance(reached);
+                return Ok(End::PacketLimit);
+            }
             if number == 0 {
                 sum.publish(control, wanted);
             }

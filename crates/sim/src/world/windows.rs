@@ -255,6 +255,10 @@ impl<M: Model> World<'_, M> {
             if let Some(windows) = &mut self.apps.windows {
                 windows.peak_packets = windows.peak_packets.max(packets);
             }
+            if packets > u64::from(control.packet_limit) {
+                self.net.advance(reached);
+                break End::PacketLimit;
+            }
             self.publish(control);
             if control.cancel.load(Ordering::Relaxed) {
                 break End::Cancelled;

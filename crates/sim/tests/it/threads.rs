@@ -30,9 +30,12 @@ fn text(result: &RunResult) -> String {
 
 /// Compares the results on 1, 2, 3 and 7 threads, and returns the first one.
 fn on_any_threads(name: &str, config: &RunConfig) -> RunResult {
-    let on = |threads| {
-        run_divided(config, Threads::new(threads), &Control::default()).expect("a possible run")
-    };
+    within(name, config, &Control::default())
+}
+
+/// As [`on_any_threads`], within the limits of `control`.
+fn within(name: &str, config: &RunConfig, control: &Control) -> RunResult {
+    let on = |threads| run_divided(config, Threads::new(threads), control).expect("a possible run");
     let one = on(1);
     assert!(one.counters.packet_hops > 1000, "{name}: {} hops", one.counters.packet_hops);
     let expected = text(&one);
@@ -325,6 +328,24 @@ fn a_stalled_run_with_samples() {
     let result = on_any_threads("stalled", &config);
     assert!(result.counters.dropped() > 0);
     assert_eq!(result.end, End::Stalled);
+}
+
+/// Queues without a limit do not fill the memory: the run ends and says why, at the same time on any number of threads.
+#[test]
+fn a_run_with_too_many_packets_ends() {
+    let fabric = long_fabric(fat_tree());
+    let pattern = incast(None, 1_000_000);
+    let mut config = config(fabric, vec![stream(datagram::Config::default().into(), pattern)]);
+    config.fabric.switch.buffer = BufferConfig::PerPort { bytes: u64::MAX };
+    let control = Control { packet_limit: 2_000, ..Control::default() };
+    let divided = within("packet limit", &config, &control);
+    let whole = run(&config, &control).expect("a possible run");
+    for result in [divided, whole] {
+        assert_eq!(result.end, End::PacketLimit);
+        // Without windows, the limit is looked at after 1024 steps.
+        assert!((2_001..20_000).contains(&result.peak_packets), "{}", result.peak_packets);
+        assert!(result.ended_at < Time::ZERO + config.measure.time_limit);
+    }
 }
 
 #[test]
