@@ -132,7 +132,7 @@ pub struct TrimConfig {
 }
 
 impl TrimConfig {
-    /// The switch of NDP (SIGCOMM'17, sections 3.1, 3.2.4 and 6) with packets of 1538 bytes on the link: a data queue of eight
+    /// The switch of NDP (SIGCOMM'17, sections 3.1 and 3.2.4) with packets of 1538 bytes on the link: a data queue of eight
     /// packets, ten headers for each packet, and headers without room returned to their senders. For headers it has
     /// twice the bytes, as in htsim; the paper has the same number.
     pub const NDP: Self = Self {

@@ -104,8 +104,8 @@ impl Outgoing {
     /// Handles a packet returned by a switch, which had room for neither its payload nor its header. The
     /// receiver does not know of it, so that the packet counts as lost. It is retransmitted at once only if no
     /// other packet is in flight and no pull is expected; otherwise all senders of an incast would collide
-    /// again. (htsim can return such headers once: `docs/sources.md#ndp-switch`. The sender's reaction is our
-    /// choice.)
+    /// again (NDP, SIGCOMM'17, section 3.2.4; its further rule, to retransmit if most packets were acknowledged
+    /// recently, is left out).
     fn returned(&mut self, packet: u32) {
         if self.board.lose(packet) {
             self.withheld = self.withheld.saturating_add(1);
