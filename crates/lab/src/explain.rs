@@ -202,8 +202,12 @@ impl Explanation {
         line(
             "fabric",
             format!(
-                "{} hosts at {} Gbps, {} switches, {} links",
-                self.hosts, self.host_link_gbps, self.switches, self.links
+                "{} hosts at {} Gbps, {} {}, {} links",
+                self.hosts,
+                self.host_link_gbps,
+                self.switches,
+                if self.switches == 1 { "switch" } else { "switches" },
+                self.links
             ),
         );
         line(

@@ -263,6 +263,13 @@ mod tests {
     use super::*;
 
     #[test]
+    fn scenarios_have_their_own_description_and_not_that_of_a_case() {
+        for item in items(Topic::Scenarios) {
+            assert!(item.description.contains(' '), "{}: {:?}", item.name, item.description);
+        }
+    }
+
+    #[test]
     fn every_listed_transport_and_fabric_can_be_run() {
         let scenario = |transport: &Item, fabric: &str| {
             let keys = match fabric {

@@ -330,11 +330,14 @@ impl Reader<'_> {
         let stem =
             Path::new(self.file).file_stem().map_or("scenario".into(), |s| s.to_string_lossy());
         let name = file.name.clone().unwrap_or_else(|| stem.into_owned());
+        // Cases may have descriptions of their own, which are not the scenario's.
+        let own = self.root.find("description").and_then(|node| node.as_str());
+        let description = own.or(file.description.as_deref()).unwrap_or_default().trim().to_owned();
         Ok(Scenario {
             world: self.world,
             title: file.plot.title.clone().unwrap_or_else(|| name.clone()),
             name,
-            description: file.description.clone().unwrap_or_default().trim().to_owned(),
+            description,
             seed: file.seed,
             points,
             resolved: self.resolved(self.without_sweep(file))?,
