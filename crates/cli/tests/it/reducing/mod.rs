@@ -6,6 +6,7 @@ mod faults;
 mod hostile;
 mod kernel;
 mod spaces;
+mod starved;
 mod usage;
 mod vectors;
 

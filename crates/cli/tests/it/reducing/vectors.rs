@@ -12,7 +12,7 @@ use rackweave_wire::reduce::{Body, Chunk, Format, Header, KIND, OpenVector, Phas
 use super::*;
 
 /// A folder with the values of each worker, `v0` and so on.
-struct Vectors {
+pub(super) struct Vectors {
     texts: Texts,
     format: Format,
     values: Vec<Values>,
@@ -26,7 +26,7 @@ fn bytes_of(values: &Values) -> Vec<u8> {
 }
 
 impl Vectors {
-    fn new(workers: u8, length: usize, format: Format, seed: u64) -> Self {
+    pub(super) fn new(workers: u8, length: usize, format: Format, seed: u64) -> Self {
         let texts = Texts::new(0, 0, 0);
         let vector = |worker: u8| {
             let mut rng = Rng::stream(seed, 0, worker.into(), "vector");
@@ -54,7 +54,7 @@ impl Vectors {
         bytes_of(&Values::sum(&all, chunk / self.format.bytes()).unwrap())
     }
 
-    fn master(&self, more: &str) -> Process {
+    pub(super) fn master(&self, more: &str) -> Process {
         let workers = self.values.len();
         let mut master =
             self.texts.start(&format!("reduce allreduce master --workers {workers} --json {more}"));
@@ -62,7 +62,7 @@ impl Vectors {
         master
     }
 
-    fn worker(&self, number: usize, more: &str) -> Process {
+    pub(super) fn worker(&self, number: usize, more: &str) -> Process {
         let (format, out) = (self.format, format!("--out sum{number} --json"));
         let how = format!("reduce allreduce worker --worker {number} --type {format}");
         self.texts.start(&format!("{how} {more} v{number} {out}"))
@@ -83,7 +83,7 @@ impl Vectors {
         (0..self.values.len()).all(|number| !self.texts.path(&format!("sum{number}")).exists())
     }
 
-    fn check(&self, chunk: u16, how: &str) {
+    pub(super) fn check(&self, chunk: u16, how: &str) {
         let expected = self.expected(chunk);
         for number in 0..self.values.len() {
             let found = fs::read(self.texts.path(&format!("sum{number}"))).unwrap();
