@@ -135,7 +135,7 @@ impl PortQueue {
     /// Whether headers and data wait, so that their weights decide.
     #[inline]
     const fn is_weighted(&self) -> bool {
-        self.headers_per_packet != 0 && self.occupied > 1 << TOP
+        self.occupied > 1 << TOP && self.headers_per_packet != 0
     }
 
     /// Whether headers have to wait for a packet of data.
@@ -297,6 +297,17 @@ impl PortQueue {
         Some(packet)
     }
 
+    /// Counts a header, or a packet of data whose turn it is; returns the lists of which the highest is served.
+    #[inline(never)]
+    const fn weigh(&mut self) -> u8 {
+        if self.headers >= self.headers_per_packet {
+            self.headers = 0;
+            return self.occupied & DATA;
+        }
+        self.headers += 1;
+        self.occupied
+    }
+
     /// Dequeues the packet that is sent next: the first of the highest priority, or of the highest one of data if that
     /// has waited for as many headers as may precede it.
     #[inline]
@@ -307,15 +318,7 @@ impl PortQueue {
         if self.ranked.is_some() {
             return self.dequeue_ranked(pool);
         }
-        let mut lists = self.occupied;
-        if self.is_weighted() {
-            if self.is_turn_of_data() {
-                self.headers = 0;
-                lists &= DATA;
-            } else {
-                self.headers += 1;
-            }
-        }
+        let lists = if self.is_weighted() { self.weigh() } else { self.occupied };
         let priority = TOP - lists.leading_zeros() as usize;
         let fifo = &mut self.fifos[priority];
         let packet = fifo.pop(pool)?;
