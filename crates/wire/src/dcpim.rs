@@ -43,10 +43,10 @@ pub mod packet_type {
 pub mod size {
     /// The common part, which is all of `NOTIFY_ACK`, FIN, UNKNOWN and ASK.
     pub const COMMON: u32 = super::Prologue::BYTES;
-    /// NOTIFY, RTS, GRANT and RELEASE.
+    /// NOTIFY and RELEASE.
     pub const CONTROL: u32 = 20;
-    /// ACCEPT.
-    pub const ACCEPT: u32 = 24;
+    /// RTS, GRANT and ACCEPT.
+    pub const MATCHING: u32 = 24;
     /// DATA without payload.
     pub const DATA: u32 = 28;
     /// TOKEN.
@@ -90,6 +90,8 @@ pub enum Body {
     NotifyAck,
     /// The receiver requests channels of the sender.
     Rts {
+        /// The receiver's epoch.
+        epoch: u32,
         /// Packets that are missing of the shortest message that it expects from this sender.
         missing: u32,
         /// What it requests.
@@ -97,6 +99,8 @@ pub enum Body {
     },
     /// The sender offers channels.
     Grant {
+        /// The receiver's epoch, from its request.
+        epoch: u32,
         /// The sender's epoch.
         sender_epoch: u32,
         /// What it offers.
@@ -193,10 +197,8 @@ impl Codec for Header {
 
     fn header_bytes(&self, _: Layout) -> u32 {
         match self.body {
-            Body::Notify { .. } | Body::Rts { .. } | Body::Grant { .. } | Body::Release { .. } => {
-                size::CONTROL
-            }
-            Body::Accept { .. } => size::ACCEPT,
+            Body::Notify { .. } | Body::Release { .. } => size::CONTROL,
+            Body::Rts { .. } | Body::Grant { .. } | Body::Accept { .. } => size::MATCHING,
             Body::Token { .. } => size::TOKEN,
             Body::Data { .. } => size::DATA,
             Body::NotifyAck | Body::Fin | Body::Unknown | Body::Ask => size::COMMON,
@@ -208,13 +210,14 @@ impl Codec for Header {
         let (id, one_way) = (self.id, self.one_way);
         Prologue { ports, code, flags: 0, extra: self.body.extra(), id, one_way }.put(out);
         match self.body {
-            Body::Notify { message_length: number, .. }
-            | Body::Rts { missing: number, .. }
-            | Body::Grant { sender_epoch: number, .. }
-            | Body::Release { epoch: number, .. } => out.put_u32(number),
-            Body::Accept { epoch, sender_epoch, .. } => {
+            Body::Notify { message_length: number, .. } | Body::Release { epoch: number, .. } => {
+                out.put_u32(number);
+            }
+            Body::Rts { epoch, missing: number, .. }
+            | Body::Grant { epoch, sender_epoch: number, .. }
+            | Body::Accept { epoch, sender_epoch: number, .. } => {
                 out.put_u32(epoch);
-                out.put_u32(sender_epoch);
+                out.put_u32(number);
             }
             Body::Token { packet, number, missing, lifetime, .. } => {
                 out.put_u32(packet);
@@ -245,15 +248,15 @@ impl Codec for Header {
             }
             packet_type::NOTIFY_ACK => Body::NotifyAck,
             packet_type::RTS => {
-                reader.need("a dcPIM RTS", size::CONTROL as usize)?;
-                Body::Rts { missing: reader.u32()?, channels }
+                reader.need("a dcPIM RTS", size::MATCHING as usize)?;
+                Body::Rts { epoch: reader.u32()?, missing: reader.u32()?, channels }
             }
             packet_type::GRANT => {
-                reader.need("a dcPIM GRANT", size::CONTROL as usize)?;
-                Body::Grant { sender_epoch: reader.u32()?, channels }
+                reader.need("a dcPIM GRANT", size::MATCHING as usize)?;
+                Body::Grant { epoch: reader.u32()?, sender_epoch: reader.u32()?, channels }
             }
             packet_type::ACCEPT => {
-                reader.need("a dcPIM ACCEPT", size::ACCEPT as usize)?;
+                reader.need("a dcPIM ACCEPT", size::MATCHING as usize)?;
                 Body::Accept { epoch: reader.u32()?, sender_epoch: reader.u32()?, channels }
             }
             packet_type::RELEASE => {
@@ -292,11 +295,11 @@ impl Codec for Header {
         Prologue::fmt_line(f, name, self.id, self.one_way)?;
         match self.body {
             Body::Notify { message_length, free } => write!(f, " of {message_length} free {free}"),
-            Body::Rts { missing, channels } => write!(f, " missing {missing} {channels}"),
-            Body::Grant { sender_epoch, channels } => {
-                write!(f, " sender's epoch {sender_epoch} {channels}")
+            Body::Rts { epoch, missing, channels } => {
+                write!(f, " epoch {epoch} missing {missing} {channels}")
             }
-            Body::Accept { epoch, sender_epoch, channels } => {
+            Body::Grant { epoch, sender_epoch, channels }
+            | Body::Accept { epoch, sender_epoch, channels } => {
                 write!(f, " epoch {epoch} sender's {sender_epoch} {channels}")
             }
             Body::Release { epoch, channels } => write!(f, " epoch {epoch} {channels}"),

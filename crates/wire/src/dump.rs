@@ -467,14 +467,14 @@ mod tests {
             (Body::Notify { message_length, free }, true, "NOTIFY id 42 one-way of 200000 free 0"),
             (Body::NotifyAck, false, "NOTIFY_ACK id 42"),
             (
-                Body::Rts { missing: 137, channels },
+                Body::Rts { epoch, missing: 137, channels },
                 false,
-                "RTS id 42 missing 137 channels 3 prompt 1",
+                "RTS id 42 epoch 70 missing 137 channels 3 prompt 1",
             ),
             (
-                Body::Grant { sender_epoch, channels },
+                Body::Grant { epoch, sender_epoch, channels },
                 false,
-                "GRANT id 42 sender's epoch 69 channels 3 prompt 1",
+                "GRANT id 42 epoch 70 sender's 69 channels 3 prompt 1",
             ),
             (
                 Body::Accept { epoch, sender_epoch, channels },

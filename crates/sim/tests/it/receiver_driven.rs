@@ -1,12 +1,12 @@
-//! NDP and pHost on simulated fabrics: links used, incasts, thousands of senders.
+//! NDP, pHost and dcPIM on simulated fabrics: links used, incasts, thousands of senders, cores that are oversubscribed.
 
 use crate::common::*;
-use rackweave_core::Span;
+use rackweave_core::{Rate, Span};
 use rackweave_sim::RunConfig;
-use rackweave_sim::config::{FabricConfig, Topology};
+use rackweave_sim::config::{BufferConfig, FabricConfig, Topology};
 use rackweave_sim::result::RunResult;
 use rackweave_transport::TransportConfig;
-use rackweave_workload::Pattern;
+use rackweave_workload::{Exchange, Pattern};
 
 const FAT_TREE: Topology = Topology::fat_tree(8, G10);
 
@@ -82,5 +82,28 @@ fn thousands_of_senders_at_one_port() {
             let times = last(&result).as_ps() as f64 / ideal.as_ps() as f64;
             assert!((0.95..most).contains(&times), "{name}, {senders}: {times} times the ideal");
         }
+    }
+}
+
+/// The hosts' requests could take all of an oversubscribed core, and control packets precede data. The core carries an eighth of what
+/// the hosts' links carry. With constant numbers of requests, nothing arrives from other leaves.
+#[test]
+fn requests_of_dcpim_leave_an_oversubscribed_core_to_data() {
+    let (leaves, hosts_per_leaf, spines, bytes) = (3, 4, 2, 100_000);
+    let (host_link, core_link) = (Rate::from_gbps(1), Rate(250_000_000));
+    for buffer in [500_000, u64::MAX] {
+        let mut fabric =
+            fabric(Topology::LeafSpine { leaves, hosts_per_leaf, spines, host_link, core_link });
+        fabric.switch.buffer = BufferConfig::PerPort { bytes: buffer };
+        let transport = dcpim(&fabric);
+        // Each host of a leaf sends to the eight hosts of others, and answers them.
+        let wire_bytes = 2 * 4 * 8 * transport.framing().message_wire_bytes(bytes);
+        let ideal = core_link.span_of(wire_bytes / u64::from(spines));
+        let pattern = Pattern::AllToAll { sizes: fixed(bytes), messages_per_pair: 1 };
+        let mut config = config(fabric, vec![rpc(transport, pattern, Exchange::Echo)]);
+        config.measure.time_limit = Span::from_secs(1);
+        let result = run_to_completion(&config);
+        let times = last(&result).as_ps() as f64 / ideal.as_ps() as f64;
+        assert!((1.0..5.0).contains(&times), "{buffer} bytes: {times} times the ideal");
     }
 }

@@ -6,6 +6,7 @@ use rackweave_wire::dcpim::{Body, Channels, LIFETIME_UNIT_NS};
 use super::Host;
 use super::clock::Clock;
 use super::config::Config;
+use super::pace::Pace;
 use super::receiver::Next;
 use crate::common::{Grouped, Known, List, State};
 
@@ -65,6 +66,8 @@ pub(super) struct Matching {
     hold_until: Time,
     /// The last sender of which channels were requested.
     asked: Option<HostId>,
+    /// How many requests are sent.
+    pace: Pace,
 }
 
 impl Default for Matching {
@@ -82,6 +85,7 @@ impl Default for Matching {
             token_at: Time::MAX,
             hold_until: Time::ZERO,
             asked: None,
+            pace: Pace::default(),
         }
     }
 }
@@ -232,11 +236,19 @@ impl Host {
     /// Handles GRANT: the offer is accepted, or not, at the next stage.
     ///
     /// (docs/sources.md#dcpim-clocks: as requests at senders, it counts in the round in which it arrives.)
-    pub(super) fn handle_grant(&mut self, now: Time, from: HostId, id: u64, offer: Offer) {
+    pub(super) fn handle_grant(
+        &mut self,
+        now: Time,
+        from: HostId,
+        id: u64,
+        epoch: u32,
+        offer: Offer,
+    ) {
         let Known::Slot(slot) = self.exchanges.find(from, id ^ 1) else { return };
         let State::Receiving(incoming) = &mut self.exchanges.get_mut(slot).state else { return };
         incoming.last_received = now;
         let matching = &mut self.scheme.matching;
+        matching.pace.answered(self.scheme.clock.epoch_at(now), epoch, &self.config);
         if matching.stage_at < Time::MAX {
             incoming.offer = Some(offer);
             matching.offers.push_back(slot);
@@ -293,7 +305,7 @@ impl Host {
         if index + 1 == stages {
             self.scheme.matching.begin_data_phase(&clock, at, epoch);
         } else if stage == latest {
-            self.request_channels();
+            self.request_channels(epoch, index);
         }
         let matching = &mut self.scheme.matching;
         matching.stage = stage + 1;
@@ -345,7 +357,7 @@ impl Host {
 
     /// Requests the channels that the senders of messages need, of each sender as many as the missing packets of its messages take,
     /// beyond those that it is matched on.
-    fn request_channels(&mut self) {
+    fn request_channels(&mut self, epoch: u64, round: u64) {
         let config = &*self.config;
         let each = config.channel_packets();
         let free = config.channels - Matching::matched(&self.scheme.matching.next);
@@ -354,7 +366,7 @@ impl Host {
         }
         let idle = self.scheme.matching.idle(config);
         let mut first = None;
-        for _ in 0..config.requests_per_round {
+        for _ in 0..self.scheme.matching.pace.requests(epoch, round, config) {
             let matching = &mut self.scheme.matching;
             let Some(peer) = matching.wanting.group_after(matching.asked) else { return };
             if first == Some(peer) {
@@ -385,7 +397,8 @@ impl Host {
             let exchange = self.exchanges.get(slot);
             let (id, one_way) = (exchange.arriving(), exchange.one_way);
             let channels = Channels { total, prompt: total.min(idle) };
-            let body = Body::Rts { missing: packets as u32, channels };
+            matching.pace.sent();
+            let body = Body::Rts { epoch: epoch as u32, missing: packets as u32, channels };
             self.send_control(peer, id.0, one_way, body);
         }
     }

@@ -7,7 +7,8 @@
 //! rules without a source are marked "our choice".
 //!
 //! - [`config`]: the parameters; `clock`: epochs and rounds.
-//! - `matching`: the receiver's half of the matching, and the tokens of matched channels; `offers`: the sender's half.
+//! - `matching`: the receiver's half of the matching, and the tokens of matched channels; `offers`: the sender's half;
+//!   `pace`: the number of requests.
 //! - `receiver`: arriving messages; `sender`: messages that are sent, and the use of tokens.
 //!
 //! # Clocks
@@ -41,6 +42,7 @@ mod clock;
 pub mod config;
 mod matching;
 mod offers;
+mod pace;
 mod receiver;
 mod sender;
 #[cfg(test)]
@@ -157,11 +159,12 @@ impl Scheme for DcPim {
             Body::Notify { message_length, free } => {
                 host.handle_notify(now, from, header, message_length, free);
             }
-            Body::Rts { missing, channels } => {
-                host.handle_rts(now, from, id, offers::Request { missing, channels });
+            Body::Rts { epoch, missing, channels } => {
+                host.handle_rts(now, from, id, offers::Request { epoch, missing, channels });
             }
-            Body::Grant { sender_epoch, channels } => {
-                host.handle_grant(now, from, id, matching::Offer { sender_epoch, channels });
+            Body::Grant { epoch, sender_epoch, channels } => {
+                let offer = matching::Offer { sender_epoch, channels };
+                host.handle_grant(now, from, id, epoch, offer);
             }
             Body::Accept { epoch, sender_epoch, channels } => {
                 host.handle_accept(now, from, header, epoch, sender_epoch, channels);

@@ -9,6 +9,8 @@ use crate::common::{List, State};
 /// What a receiver requests, as stored with the message that its request names.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Request {
+    /// The receiver's epoch.
+    pub(super) epoch: u32,
     /// Missing packets of the shortest message that the receiver expects from this host.
     pub(super) missing: u32,
     pub(super) channels: Channels,
@@ -139,7 +141,7 @@ impl Host {
             let exchange = self.exchanges.get_mut(slot);
             let (peer, id, one_way) = (exchange.peer, exchange.local, exchange.one_way);
             let State::Sending(outgoing) = &mut exchange.state else { continue };
-            let Some(Request { channels, .. }) = outgoing.request.take() else { continue };
+            let Some(Request { epoch, channels, .. }) = outgoing.request.take() else { continue };
             let total = channels.total.min(free);
             let prompt = channels.prompt.min(total).min(idle);
             if total == 0 {
@@ -147,7 +149,8 @@ impl Host {
             }
             (free, idle) = (free - total, idle - prompt);
             let channels = Channels { total, prompt };
-            self.send_control(peer, id, one_way, Body::Grant { sender_epoch, channels });
+            let body = Body::Grant { epoch, sender_epoch, channels };
+            self.send_control(peer, id, one_way, body);
         }
         candidates.clear();
         self.scheme.offers.candidates = candidates;

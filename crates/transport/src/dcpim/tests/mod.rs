@@ -75,8 +75,8 @@ impl DrivenSubject for DcPim {
                 lifetime: rng.next_u64() as u16,
                 priority: rng.below(10) as u8,
             },
-            3 | 4 => Body::Rts { missing: number(rng), channels },
-            5 | 6 => Body::Grant { sender_epoch: epoch(rng), channels },
+            3 | 4 => Body::Rts { epoch: epoch(rng), missing: number(rng), channels },
+            5 | 6 => Body::Grant { epoch: epoch(rng), sender_epoch: epoch(rng), channels },
             7 | 8 => Body::Accept { epoch: number(rng), sender_epoch: epoch(rng), channels },
             9 => Body::Release { epoch: epoch(rng), channels },
             10 => Body::Fin,
@@ -109,10 +109,10 @@ impl DrivenSubject for DcPim {
                 write!(text, "NOTIFY {message} of {message_length}")
             }
             Body::NotifyAck => write!(text, "NOTIFY_ACK {message}"),
-            Body::Rts { missing, channels } => {
+            Body::Rts { missing, channels, .. } => {
                 write!(text, "RTS {message} missing {missing} {}", of(channels))
             }
-            Body::Grant { sender_epoch, channels } => {
+            Body::Grant { sender_epoch, channels, .. } => {
                 write!(text, "GRANT {message} of {sender_epoch} {}", of(channels))
             }
             Body::Accept { epoch, sender_epoch, channels } => {

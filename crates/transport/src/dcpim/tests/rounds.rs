@@ -44,11 +44,11 @@ fn notify(host: &mut Host, now: Time, n: u64, packets: u32) {
 }
 
 fn rts(missing: u32, total: u8, prompt: u8) -> Body {
-    Body::Rts { missing, channels: Channels { total, prompt } }
+    Body::Rts { epoch: 0, missing, channels: Channels { total, prompt } }
 }
 
 fn grant(total: u8, prompt: u8) -> Body {
-    Body::Grant { sender_epoch: 7, channels: Channels { total, prompt } }
+    Body::Grant { epoch: 0, sender_epoch: 7, channels: Channels { total, prompt } }
 }
 
 fn accept(sender_epoch: u32, total: u8, prompt: u8) -> Body {

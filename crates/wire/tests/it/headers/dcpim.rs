@@ -31,9 +31,14 @@ pub(crate) fn arbitrary() -> impl Strategy<Value = dcpim::Header> {
     let body = prop_oneof![
         any::<(u32, u16)>()
             .prop_map(|(message_length, free)| Body::Notify { message_length, free }),
-        (any::<u32>(), channels()).prop_map(|(missing, channels)| Body::Rts { missing, channels }),
-        (any::<u32>(), channels())
-            .prop_map(|(sender_epoch, channels)| Body::Grant { sender_epoch, channels }),
+        (any::<(u32, u32)>(), channels()).prop_map(|((epoch, missing), channels)| Body::Rts {
+            epoch,
+            missing,
+            channels
+        }),
+        (any::<(u32, u32)>(), channels()).prop_map(|((epoch, sender_epoch), channels)| {
+            Body::Grant { epoch, sender_epoch, channels }
+        }),
         (any::<(u32, u32)>(), channels()).prop_map(|((epoch, sender_epoch), channels)| {
             Body::Accept { epoch, sender_epoch, channels }
         }),
@@ -60,8 +65,8 @@ pub(crate) fn examples() -> Vec<(&'static str, dcpim::Header)> {
         ("notify", header(notify)),
         ("notify_one_way", dcpim::Header { one_way: true, ..header(notify) }),
         ("notify_ack", header(Body::NotifyAck)),
-        ("rts", header(Body::Rts { missing: 137, channels })),
-        ("grant", header(Body::Grant { sender_epoch, channels })),
+        ("rts", header(Body::Rts { epoch, missing: 137, channels })),
+        ("grant", header(Body::Grant { epoch, sender_epoch, channels })),
         ("accept", header(Body::Accept { epoch, sender_epoch, channels })),
         ("release", header(Body::Release { epoch, channels })),
         (
@@ -81,8 +86,8 @@ pub(crate) fn wrong() -> Vec<(&'static str, Vec<u8>)> {
     vec![
         ("type_zero", changed(example(0), 4, 0)),
         ("cut_in_notify", example(0)[..19].to_vec()),
-        ("cut_in_rts", example(3)[..19].to_vec()),
-        ("cut_in_grant", example(4)[..19].to_vec()),
+        ("cut_in_rts", example(3)[..23].to_vec()),
+        ("cut_in_grant", example(4)[..23].to_vec()),
         ("cut_in_accept", example(5)[..23].to_vec()),
         ("cut_in_release", example(6)[..19].to_vec()),
         ("cut_in_token", example(7)[..29].to_vec()),
