@@ -1,5 +1,6 @@
 //! What a key costs: sends a file of some MiB to some receivers over loopback, in turns without and with a key, and prints how long each
-//! cast takes; then what BLAKE3 of a block takes. `cargo run --release -p rackweave-cast --example loopback -- 512 4 3`
+//! cast takes; then what BLAKE3 takes by length, and what copying to a place in memory and hashing there takes, at once in pieces, or later,
+//! when the bytes have left the cache. `cargo run --release -p rackweave-cast --example loopback -- 512 4 3`
 
 use std::error::Error;
 use std::hint::black_box;
@@ -101,12 +102,38 @@ fn main() -> Result<(), Box<dyn Error>> {
             with.as_secs_f64()
         );
     }
-    let clock = rackweave_linux::Clock::start();
-    let began = clock.now();
-    content.chunks(1 << 20).for_each(|block| {
-        black_box(blake3::hash(block));
-    });
-    let us = clock.now().since(began).as_secs_f64() * 1e6 / mib as f64;
-    println!("BLAKE3 of a block of 1 MiB: {us:.0} us");
+    hashing(&content);
     Ok(())
+}
+
+/// Prints microseconds for each MiB.
+fn hashing(content: &[u8]) {
+    let clock = rackweave_linux::Clock::start();
+    let mib = content.len() as f64 / f64::from(1 << 20);
+    let timed = |work: &mut dyn FnMut()| {
+        let began = clock.now();
+        work();
+        clock.now().since(began).as_secs_f64() * 1e6 / mib
+    };
+    for (length, name) in [(1 << 20, "1 MiB"), (64 << 10, "64 KiB"), (1408, "a packet, 1408 bytes")]
+    {
+        let us = timed(&mut || {
+            content.chunks(length).for_each(|block| {
+                black_box(blake3::hash(block));
+            });
+        });
+        println!("BLAKE3 of {name}: {us:.0} us/MiB");
+    }
+    let mut place = vec![1; content.len()];
+    for (length, name) in [(64 << 10, "64 KiB"), (1 << 20, "1 MiB"), (64 << 20, "64 MiB")] {
+        let us = timed(&mut || {
+            for (from, to) in content.chunks(length).zip(place.chunks_mut(length)) {
+                to.copy_from_slice(from);
+                to.chunks(1 << 20).for_each(|block| {
+                    black_box(blake3::hash(block));
+                });
+            }
+        });
+        println!("copied {name} at a time, and then hashed: {us:.0} us/MiB");
+    }
 }

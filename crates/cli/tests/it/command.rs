@@ -310,7 +310,7 @@ fn explain_runs_nothing() {
     let output = place.run(&["run", "small.toml", "--explain"]);
     assert_eq!(code(&output), 0);
     let text = stdout(&output);
-    assert!(text.contains("4 hosts at 10 Gbps, 1 switches, 4 links"), "{text}");
+    assert!(text.contains("4 hosts at 10 Gbps, 1 switch, 4 links"), "{text}");
     assert!(text.contains("buffer") || text.contains("ecn_threshold"), "{text}");
     assert!(!place.path().join("out").exists());
     let json = place.run(&["run", "small.toml", "--explain", "--json"]);
