@@ -332,7 +332,7 @@ impl Reader<'_> {
         let name = file.name.clone().unwrap_or_else(|| stem.into_owned());
         // Cases may have descriptions of their own, which are not the scenario's.
         let own = self.root.find("description").and_then(|node| node.as_str());
-        let description = own.or(file.description.as_deref()).unwrap_or_default().trim().to_owned();
+        let description = own.unwrap_or_default().trim().to_owned();
         Ok(Scenario {
             world: self.world,
             title: file.plot.title.clone().unwrap_or_else(|| name.clone()),

@@ -15,7 +15,8 @@
 //! Epochs follow the clock of each host. With equal clocks, as in the authors' simulator, all packets of a round arrive before the
 //! next stage. Nothing depends on that: a host handles at each stage what has arrived since the last one, whatever round it belongs to,
 //! as the authors' DPDK implementation does. An acceptance carries the epochs of both ends, so that each counts channels in its
-//! own. What clocks that differ cost is fewer effective rounds, and released channels (`docs/dcpim.md`).
+//! own; requests and offers carry the receiver's, by which it sees how late offers are. What clocks that differ cost is
+//! fewer effective rounds, and released channels (`docs/dcpim.md`).
 //!
 //! # Loss
 //! A lost packet of the matching costs a channel for an epoch, or for the rest of it. Lost data and lost tokens are repaired by

@@ -6,7 +6,7 @@
 use super::config::Config;
 
 /// An answer this many epochs after that of its request, or more, is late. Where no core is oversubscribed, at most three were measured
-/// (requests that wait at the links of hosts).
+/// with up to 1000 senders to a host (requests that wait at the links of hosts).
 const LATE: u32 = 4;
 /// After this many epochs in which all answers were in time, a halving is undone.
 const CALM: u8 = 16;

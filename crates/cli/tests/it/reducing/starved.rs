@@ -30,6 +30,7 @@ fn starve(processes: &mut [&mut Process]) -> u32 {
     let mut rounds = 0;
     while !running.is_empty() {
         rounds += 1;
+        assert!(rounds < 1000, "they do not end");
         std::thread::sleep(if rounds == STANDS_LONG.0 { STANDS_LONG.1 } else { STANDS });
         running.retain_mut(|child| {
             signal(child, "-CONT");
