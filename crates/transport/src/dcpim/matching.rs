@@ -248,7 +248,9 @@ impl Host {
         let State::Receiving(incoming) = &mut self.exchanges.get_mut(slot).state else { return };
         incoming.last_received = now;
         let matching = &mut self.scheme.matching;
-        matching.pace.answered(self.scheme.clock.epoch_at(now), epoch, &self.config);
+        if core::mem::take(&mut incoming.asked) {
+            matching.pace.answered(self.scheme.clock.epoch_at(now), epoch, &self.config);
+        }
         if matching.stage_at < Time::MAX {
             incoming.offer = Some(offer);
             matching.offers.push_back(slot);
@@ -394,8 +396,11 @@ impl Host {
             }
             let total = (missing.div_ceil(each) - has).min(u64::from(free)) as u8;
             let Some(((packets, _), slot)) = matching.wanting.first_of(peer) else { continue };
-            let exchange = self.exchanges.get(slot);
+            let exchange = self.exchanges.get_mut(slot);
             let (id, one_way) = (exchange.arriving(), exchange.one_way);
+            if let State::Receiving(incoming) = &mut exchange.state {
+                incoming.asked = true;
+            }
             let channels = Channels { total, prompt: total.min(idle) };
             matching.pace.sent();
             let body = Body::Rts { epoch: epoch as u32, missing: packets as u32, channels };

@@ -34,6 +34,8 @@ pub struct Incoming {
     all_sent: bool,
     /// An offer that its sender has made since the last stage.
     pub(super) offer: Option<Offer>,
+    /// Whether channels were requested in its name, and no offer has arrived since.
+    pub(super) asked: bool,
     /// When a packet of the sender last arrived.
     pub(super) last_received: Time,
 }
@@ -53,6 +55,7 @@ impl Incoming {
             last_token_at: now.saturating_add(config.span_of(free)),
             all_sent: free == packets,
             offer: None,
+            asked: false,
             last_received: now,
         }
     }
