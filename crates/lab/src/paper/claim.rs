@@ -177,6 +177,7 @@ pub(crate) enum Fold {
     Min,
     Max,
     Mean,
+    Median,
     Sum,
 }
 
@@ -187,7 +188,19 @@ impl Fold {
             Self::Max => numbers.iter().copied().fold(f64::NEG_INFINITY, f64::max),
             Self::Sum => numbers.iter().sum(),
             Self::Mean => numbers.iter().sum::<f64>() / numbers.len() as f64,
+            Self::Median => median(numbers),
         }
+    }
+}
+
+/// The middle number, or the mean of the two in the middle.
+fn median(numbers: &[f64]) -> f64 {
+    let mut sorted = numbers.to_vec();
+    sorted.sort_by(f64::total_cmp);
+    let middle = sorted.len() / 2;
+    match sorted.get(middle.saturating_sub(1)..=middle) {
+        Some([below, above]) if sorted.len().is_multiple_of(2) => f64::midpoint(*below, *above),
+        _ => sorted.get(middle).copied().unwrap_or(f64::NAN),
     }
 }
 

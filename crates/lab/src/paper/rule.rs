@@ -307,7 +307,7 @@ fn read(points: &Points, index: usize, path: &Path) -> Result<Vec<f64>, RuleErro
     })
 }
 
-/// One side's number and, if it is the mean of several points, their lowest and highest number.
+/// One side's number and, if it is the mean or median of several points, their lowest and highest number.
 struct Side {
     number: f64,
     spread: Option<(f64, f64)>,
@@ -320,10 +320,11 @@ impl Side {
 
     fn of(numbers: &[f64], operand: &Operand) -> Self {
         let fold = |fold: Fold| fold.of(numbers) * operand.times;
-        let is_mean = operand.over == Some(Fold::Mean) && numbers.len() > 1;
+        let is_middle =
+            matches!(operand.over, Some(Fold::Mean | Fold::Median)) && numbers.len() > 1;
         Self {
             number: operand.over.map_or_else(|| numbers[0] * operand.times, fold),
-            spread: is_mean.then(|| (fold(Fold::Min), fold(Fold::Max))),
+            spread: is_middle.then(|| (fold(Fold::Min), fold(Fold::Max))),
         }
     }
 

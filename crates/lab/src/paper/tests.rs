@@ -149,6 +149,29 @@ fn a_mean_is_shown_with_its_spread() {
 }
 
 #[test]
+fn a_median_is_the_middle_or_between_the_two_in_the_middle() {
+    use super::claim::Fold::Median;
+    for (numbers, median) in [
+        (&[3.0][..], 3.0),
+        (&[9.0, 1.0], 5.0),
+        (&[9.0, 1.0, 2.0], 2.0),
+        (&[1.0, 8.0, 2.0, 4.0], 3.0),
+    ] {
+        assert_eq!(Median.of(numbers), median, "{numbers:?}");
+    }
+    assert!(Median.of(&[]).is_nan());
+    let ruling = apply(
+        "left = { metric = 'goodput_gbps', of = { transport = 'homa' }, over = 'median' }\n\
+         is = '<'\nright = { metric = 'goodput_gbps', of = { transport = 'ndp', workload.senders = 1 } }",
+    );
+    assert!(
+        ruling.here.starts_with("0.800 Gbit/s [0.400 Gbit/s to 0.900 Gbit/s] <"),
+        "{}",
+        ruling.here
+    );
+}
+
+#[test]
 fn published_numbers_are_compared_with_measured_ones() {
     let mut whole = points().keys;
     whole.push(key(&[("workload.senders", 1000.into())], "ndp"));
