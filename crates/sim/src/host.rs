@@ -17,6 +17,10 @@ pub struct HostConfig {
     pub receive_batch: u32,
     /// Most packets that one system call sends, at least 1.
     pub send_batch: u32,
+    /// Whether the transport is in the kernel, as TCP is: packets leave when their link is free, and those without data are handled
+    /// when they arrive, in interrupts whose time is in the costs of the switch process. A host's thread only works on data that has
+    /// arrived, and pays for data that it has sent, when that has crossed the network.
+    pub in_kernel: bool,
     /// How far ahead of its link a host passes packets to its NIC.
     pub send_ahead: Span,
     /// What it costs a thread to go to sleep and to be woken.
@@ -135,6 +139,7 @@ impl Default for HostConfig {
             send: Costs::default(),
             receive_batch: 64,
             send_batch: 128,
+            in_kernel: false,
             send_ahead: Span::from_us(20),
             wake_cost: Span::ZERO,
             wake: Quantiles::default(),
@@ -154,10 +159,11 @@ impl HostConfig {
         (packet > Span::ZERO).then(|| Arc::new(Self { receive, ..Self::default() }))
     }
 
-    /// Whether sending takes a processor's time. Otherwise a transport is polled for its next packet when its link is free.
+    /// Whether packets wait for a processor before they leave. Otherwise a transport is polled for its next packet when its link is free.
     #[must_use]
     pub fn models_sending(&self) -> bool {
-        !self.send.is_zero() || matches!(self.processors, Processors::Shared(_))
+        !self.in_kernel
+            && (!self.send.is_zero() || matches!(self.processors, Processors::Shared(_)))
     }
 }
 

@@ -7,6 +7,7 @@
 
 mod clocks;
 mod fit;
+mod kernel_tcp;
 
 use std::io::Write as _;
 use std::path::Path;
@@ -81,14 +82,17 @@ const LOADS: [Load; 8] = [
 /// The load of a process takes so long in each round.
 const LOAD_MS: u32 = 1000;
 
-/// Timers of the protocol are long, so that a busy machine repeats nothing: what is to be measured is a known number of
-/// packets. Queues are hardly sampled, because the switch process wakes up for every sample.
-fn scenario_text(load: &Load) -> ScenarioText {
+/// The transport of the loads. Timers of the protocol are long, so that a busy machine repeats nothing: what is to be measured is a known number of
+/// packets.
+const TRANSPORT: &str = "name = 'homa'\npatience = '2 s'\ntick = '100 ms'";
+
+/// Queues are hardly sampled, because the switch process wakes up for every sample.
+fn scenario_text(load: &Load, transport: &str) -> ScenarioText {
     let text = format!(
         "name = 'calibrate'\n\
          [fabric]\ntopology = 'single-switch'\nhosts = 2\nhost_link = '1 Gbps'\n\
          host_send_delay = '45 us'\nhost_receive_delay = '100 us'\n\
-         [transport]\nname = 'homa'\npatience = '2 s'\ntick = '100 ms'\n\
+         [transport]\n{transport}\n\
          [workload]\n{}\nsenders = '1-1'\nreceivers = '0-0'\n\
          [measure]\nwarmup = '0 s'\nmessages = 'unlimited'\ntime_limit = '{LOAD_MS} ms'\nsample_every = '50 ms'\n\
          [testbed]\nmax_packets_per_second = 'unlimited'\n",
@@ -205,9 +209,10 @@ impl Calibration {
     #[must_use]
     pub fn progress(&self) -> (f64, &'static str) {
         let done = self.done.load(Ordering::Relaxed) as usize;
-        let steps = self.request.rounds as usize * (LOADS.len() + 1);
-        let step = done % (LOADS.len() + 1);
-        let name = LOADS.get(step).map_or("timers and wake-ups", |load| load.name);
+        let loads = || LOADS.iter().chain(&kernel_tcp::LOADS);
+        let in_round = loads().count() + 1;
+        let steps = self.request.rounds as usize * in_round;
+        let name = loads().nth(done % in_round).map_or("timers and wake-ups", |load| load.name);
         (done as f64 / steps as f64, name)
     }
 
@@ -227,14 +232,30 @@ impl Calibration {
                     true
                 }
             };
+        if overlay {
+            missing
+                .push("costs of the kernel's TCP, which only network namespaces have".to_owned());
+        }
         let mut works: Vec<Vec<PointWork>> = vec![Vec::new(); LOADS.len()];
+        let mut over_kernel_tcp: Vec<Vec<PointWork>> = vec![Vec::new(); kernel_tcp::LOADS.len()];
         let (mut timers, mut wakes, mut switch_wakes) = (Vec::new(), Vec::new(), Vec::new());
         let (mut wake_costs, mut switch_wake_costs) = (Vec::new(), Vec::new());
         let mut clock_grain_ns = f64::MAX;
         for _ in 0..self.request.rounds {
             for (load, works) in LOADS.iter().zip(&mut works) {
-                let Some(work) = self.measure(load, overlay)? else { return Ok(None) };
+                let Some(work) = self.measure(load, TRANSPORT, overlay)? else {
+                    return Ok(None);
+                };
                 works.push(work);
+                self.done.fetch_add(1, Ordering::Relaxed);
+            }
+            for (load, works) in kernel_tcp::LOADS.iter().zip(&mut over_kernel_tcp) {
+                if !overlay {
+                    let Some(work) = self.measure(load, kernel_tcp::TRANSPORT, false)? else {
+                        return Ok(None);
+                    };
+                    works.push(work);
+                }
                 self.done.fetch_add(1, Ordering::Relaxed);
             }
             let times =
@@ -253,6 +274,15 @@ impl Calibration {
         let wake_costs_ns = [median(&wake_costs), median(&switch_wake_costs)];
         let mut measured = evaluate(&works, wake_costs_ns, missing)?;
         let host = &mut measured.host;
+        if !overlay {
+            let turn_ns = host.switch.as_ref().map_or(0.0, |switch| switch.system_call_ns.0);
+            host.kernel_tcp = kernel_tcp::costs(&over_kernel_tcp, wake_costs_ns, turn_ns);
+            if host.kernel_tcp.is_none() {
+                let message = "costs of the kernel's TCP, because by these figures a packet costs nothing: the rounds differ too much";
+                measured.missing.push(message.to_owned());
+            }
+        }
+        let host = &mut measured.host;
         host.timer_grain_us = Microseconds(rounded(median(&timers)));
         host.clock_grain_ns = Some(Nanoseconds(clock_grain_ns));
         host.wake_us = quantile_keys(&wakes);
@@ -263,8 +293,13 @@ impl Calibration {
         Ok(Some(measured))
     }
 
-    fn measure(&self, load: &Load, overlay: bool) -> Result<Option<PointWork>, CalibrateError> {
-        let text = scenario_text(load);
+    fn measure(
+        &self,
+        load: &Load,
+        transport: &str,
+        overlay: bool,
+    ) -> Result<Option<PointWork>, CalibrateError> {
+        let text = scenario_text(load, transport);
         let testbed = Testbed::of_text(&text, overlay, self.request.command.clone())?;
         testbed.check()?;
         let testbed = std::sync::Arc::new(testbed);
@@ -492,6 +527,18 @@ impl Measured {
                 switch.byte_ns.0
             );
         }
+        if let Some(tcp) = &host.kernel_tcp {
+            text += &format!(
+                "the kernel's TCP: {} ns a wake-up, {} a message and {} a byte sent, {} and {} received, {} a packet and {} a byte in the switch process\n",
+                tcp.receive_system_call_ns.0,
+                tcp.send_call_ns.0,
+                tcp.send_byte_ns.0,
+                tcp.receive_call_ns.0,
+                tcp.receive_byte_ns.0,
+                tcp.switch_packet_ns.0,
+                tcp.switch_byte_ns.0
+            );
+        }
         let wake = |share: f64| {
             host.wake_us.iter().find(|wake| wake.0 == share).map_or(0.0, |wake| wake.1.0)
         };
@@ -683,7 +730,7 @@ mod tests {
     #[test]
     fn every_load_is_a_scenario_that_the_testbed_takes() {
         for load in &LOADS {
-            let text = scenario_text(load);
+            let text = scenario_text(load, TRANSPORT);
             let scenario = text.read(World::Testbed, &[], None).unwrap();
             assert_eq!(scenario.points.len(), 1, "{}", load.name);
             let command = WorkerCommand { program: "none".into(), arguments: Vec::new() };

@@ -158,6 +158,8 @@ pub(crate) struct HostTable {
     pub(crate) replaces_delays: bool,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) switch: Option<SwitchTable>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) kernel_tcp: Option<KernelTcpTable>,
     /// How it was measured, for people.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) measured: Option<toml::Table>,
@@ -174,6 +176,42 @@ pub(crate) struct SwitchTable {
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub(crate) wake_us: Vec<QuantileKey>,
     pub(crate) window_us: Microseconds,
+}
+
+/// The table `[host.kernel_tcp]`: the costs of the kernel's TCP, in place of those of a transport in a process. What the kernel does in
+/// interrupts is in the costs of the switch process, whose system calls cause them.
+#[derive(Clone, Debug, Default, PartialEq, Deserialize, Serialize)]
+#[serde(deny_unknown_fields, default)]
+pub(crate) struct KernelTcpTable {
+    pub(crate) send_call_ns: Nanoseconds,
+    pub(crate) send_byte_ns: Nanoseconds,
+    pub(crate) receive_system_call_ns: Nanoseconds,
+    pub(crate) receive_call_ns: Nanoseconds,
+    pub(crate) receive_byte_ns: Nanoseconds,
+    pub(crate) switch_packet_ns: Nanoseconds,
+    pub(crate) switch_byte_ns: Nanoseconds,
+}
+
+impl KernelTcpTable {
+    /// Replaces the costs of a transport in a process by these.
+    fn replace(&self, config: &mut HostConfig) {
+        config.in_kernel = true;
+        config.send = Costs {
+            call: self.send_call_ns.span(),
+            byte: self.send_byte_ns.span(),
+            ..Costs::default()
+        };
+        config.receive = Costs {
+            system_call: self.receive_system_call_ns.span(),
+            call: self.receive_call_ns.span(),
+            byte: self.receive_byte_ns.span(),
+            ..Costs::default()
+        };
+        if let Some(switch) = &mut config.switch {
+            switch.costs.packet = self.switch_packet_ns.span();
+            switch.costs.byte = self.switch_byte_ns.span();
+        }
+    }
 }
 
 impl Default for HostTable {
@@ -199,14 +237,15 @@ impl Default for HostTable {
             wake_cost_ns: zero,
             replaces_delays: true,
             switch: None,
+            kernel_tcp: None,
             measured: None,
         }
     }
 }
 
 impl HostTable {
-    /// Checks the keys against each other and derives the configuration.
-    pub(crate) fn resolve(&self) -> Result<Arc<HostConfig>, Problem> {
+    /// Checks the keys against each other and derives the configuration, of hosts that use only the kernel's TCP or any transports.
+    pub(crate) fn resolve(&self, only_kernel_tcp: bool) -> Result<Arc<HostConfig>, Problem> {
         let costs = |system_call: Nanoseconds,
                      call: Nanoseconds,
                      packet: Nanoseconds,
@@ -217,7 +256,7 @@ impl HostTable {
             byte: byte.span(),
         };
         let of_switch = self.switch.as_ref().map_or(&[][..], |switch| &switch.wake_us);
-        Ok(Arc::new(HostConfig {
+        let mut config = HostConfig {
             processors: match self.processors {
                 ProcessorsKey::PerDirection => Processors::PerDirection,
                 ProcessorsKey::Shared(number) => Processors::Shared(number),
@@ -236,6 +275,7 @@ impl HostTable {
             ),
             receive_batch: self.receive_batch.0,
             send_batch: self.send_batch.0,
+            in_kernel: false,
             send_ahead: self.send_ahead_us.span(),
             wake_cost: self.wake_cost_ns.span(),
             wake: quantiles("host.wake_us", &self.wake_us)?,
@@ -252,7 +292,11 @@ impl HostTable {
                 window: switch.window_us.span(),
             }),
             replaces_delays: self.replaces_delays,
-        }))
+        };
+        if let (Some(kernel_tcp), true) = (&self.kernel_tcp, only_kernel_tcp) {
+            kernel_tcp.replace(&mut config);
+        }
+        Ok(Arc::new(config))
     }
 }
 
@@ -320,14 +364,15 @@ fn read_table(path: &Path, sources: &mut Sources, origin: Origin) -> Result<Node
     Ok(host.node)
 }
 
-/// Returns the costs of hosts: those of the table, or the one of `fabric.host_receive_cost`.
+/// Returns the costs of hosts, which use only the kernel's TCP or any transports: those of the table, or the one of `fabric.host_receive_cost`.
 pub(super) fn resolve(
     host: Option<&HostTable>,
     receive_cost: Span,
+    only_kernel_tcp: bool,
 ) -> Result<Option<Arc<HostConfig>>, Problem> {
     match host {
         None => Ok(HostConfig::of_receive_cost(receive_cost)),
-        Some(host) if receive_cost == Span::ZERO => host.resolve().map(Some),
+        Some(host) if receive_cost == Span::ZERO => host.resolve(only_kernel_tcp).map(Some),
         Some(_) => Err(Problem::new(
             "fabric.host_receive_cost",
             "`host_receive_cost` and `receive_packet_ns` of [host] mean the same",
@@ -372,6 +417,7 @@ mod tests {
                     receive_byte_ns = 0.01\nsend_batch = 64\nreceive_batch = 32\nsend_ahead_us = 200\n\
                     timer_grain_us = 55\nclock_grain_ns = 20\nwake_us = [[0.5, 10], [0.999, 80.5], [1, 900]]\nwake_cost_ns = 12\n\
                     [host.switch]\nsystem_call_ns = 9\npacket_ns = 8\nbyte_ns = 0.07\nwake_cost_ns = 11\nwake_us = [[1, 7]]\nwindow_us = 50\n\
+                    [host.kernel_tcp]\nsend_call_ns = 21\nsend_byte_ns = 0.3\nreceive_system_call_ns = 22\nreceive_call_ns = 23\nreceive_byte_ns = 0.4\nswitch_packet_ns = 24\nswitch_byte_ns = 0.5\n\
                     [host.measured]\nkernel = '6.1'\nrounds = 5\n";
         let scenario = read(text, Path::new("."), &[]).unwrap();
         let (ns, us) = (Span::from_ns, Span::from_us);
@@ -391,6 +437,7 @@ mod tests {
             },
             send_batch: 64,
             receive_batch: 32,
+            in_kernel: false,
             send_ahead: us(200),
             timer_grain: us(55),
             wake_cost: ns(12),
@@ -417,6 +464,22 @@ mod tests {
         let again =
             Scenario::parse("y.toml", &scenario.resolved, Path::new("."), &[], None).unwrap();
         assert_eq!(host(&again), expected);
+        // Homa is not in the kernel; TCP is, unless it is Rackweave's.
+        let (mut in_kernel, sets) =
+            (expected.clone(), ["transport.name=tcp", "testbed.tcp=machine"]);
+        in_kernel.in_kernel = true;
+        in_kernel.send = Costs { call: ns(21), byte: Span::from_ps(300), ..Costs::default() };
+        in_kernel.receive = Costs {
+            system_call: ns(22),
+            call: ns(23),
+            byte: Span::from_ps(400),
+            ..Costs::default()
+        };
+        if let Some(switch) = &mut in_kernel.switch {
+            (switch.costs.packet, switch.costs.byte) = (ns(24), Span::from_ps(500));
+        }
+        assert_eq!(host(&read(text, Path::new("."), &sets[..1]).unwrap()), in_kernel);
+        assert_eq!(host(&read(text, Path::new("."), &sets).unwrap()), expected);
         assert!(scenario.resolved.contains("kernel = \"6.1\""), "{}", scenario.resolved);
     }
 

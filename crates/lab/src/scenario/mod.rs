@@ -453,11 +453,13 @@ impl Reader<'_> {
             }
             None => self.messages(&file, &transport, background.as_ref(), context)?,
         };
+        let testbed = file.testbed.resolve();
+        let only_kernel_tcp = testbed.uses_only_kernel_tcp(&streams.kernel_tcp);
         let config = RunConfig {
             seed: file.seed,
             run: 0,
             fabric: config,
-            host: host::resolve(file.host.as_ref(), file.fabric.receive_cost())?,
+            host: host::resolve(file.host.as_ref(), file.fabric.receive_cost(), only_kernel_tcp)?,
             streams: streams.configs,
             faults,
             moves,
@@ -481,7 +483,7 @@ impl Reader<'_> {
             unfinished: file.measure.unfinished,
             messages_csv: file.measure.messages_csv,
             kernel_tcp: streams.kernel_tcp,
-            testbed: file.testbed.resolve(),
+            testbed,
             cast: streams.cast,
             image: streams.image,
             reduce: streams.reduce,

@@ -88,6 +88,15 @@ impl Default for TestbedConfig {
     }
 }
 
+impl TestbedConfig {
+    /// Returns whether namespaces of the testbed would use no transport but the kernel's TCP for these streams: for each, the kernel's name
+    /// of its congestion control. DCTCP is not counted, because most kernels lack it and Rackweave's replaces it.
+    pub(super) fn uses_only_kernel_tcp(&self, streams: &[Option<&'static str>]) -> bool {
+        let is_kernel = |name: &Option<&str>| name.is_some_and(|name| name != "dctcp");
+        self.tcp == TcpBy::Kernel && !streams.is_empty() && streams.iter().all(is_kernel)
+    }
+}
+
 impl TestbedKeys {
     pub(super) fn is_default(&self) -> bool {
         *self == Self::default()

@@ -235,6 +235,26 @@ fn every_message_of_the_incast_completes() {
     }
 }
 
+/// In the kernel TCP's acknowledgements wake no thread of the sender: a cost of each wake-up falls on whoever receives data.
+#[test]
+fn acknowledgements_of_the_kernels_tcp_cost_no_thread() {
+    let text = "fabric = { topology = 'single-switch', hosts = 2, host_link = '1 Gbps' }\n\
+                transport = { name = 'tcp' }\n\
+                workload = { arrivals = 'incast', sizes = '4 MB', senders = 1 }\n\
+                [host]\nprocessors = 1\nwake_cost_ns = 20000\nreceive_byte_ns = 2\n\
+                [host.kernel_tcp]\nreceive_byte_ns = 2\n";
+    let us = |sets: &[&str]| {
+        let scenario = parse(text, sets);
+        let results = Batch::new(scenario).run(Some(1)).unwrap();
+        assert_eq!(results.points[0].summary.messages.completed, 1);
+        results.points[0].summary.latency_us.mean
+    };
+    // 4 MB need 32 ms of a link of 1 Gbps, and 8 ms of the processor for data; each thread that wakes up takes it for 20 us.
+    let (in_kernel, in_process) = (us(&[]), us(&["testbed.tcp=machine"]));
+    assert!((33_000.0..38_000.0).contains(&in_kernel), "{in_kernel}");
+    assert!(in_process > 1.2 * in_kernel, "{in_process} and {in_kernel}");
+}
+
 #[test]
 fn cases_set_several_keys_at_once() {
     let text = format!(

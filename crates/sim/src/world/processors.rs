@@ -12,7 +12,9 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use rackweave_core::{DropReason, HostId, Packet, PacketRef, PayloadStore as _, Rng, Span, Time};
+use rackweave_core::{
+    DropReason, Header as _, HostId, Packet, PacketRef, PayloadStore as _, Rng, Span, Time,
+};
 
 use super::World;
 use super::host::{Host, HostState, RECEIVE_RING};
@@ -22,6 +24,9 @@ use crate::model::Model;
 /// Linux' base slice for one processor, which grows with the logarithm of their number up to eight (`kernel/sched/fair.c`:
 /// `sysctl_sched_base_slice`, 0.75 ms from 6.6 to 6.12, and `SCHED_TUNABLESCALING_LOG`). That a slice ends between two batches is ours.
 const BASE_SLICE: Span = Span::from_us(750);
+
+/// The work for which a writer is woken: some 128 KiB at 0.4 ns a byte. The value is our choice.
+const WRITE: Span = Span::from_us(50);
 
 /// What a task is doing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -204,6 +209,14 @@ impl<M: Model> World<'_, M> {
     }
 
     fn join_ring(&mut self, host: HostId, packet: PacketRef) {
+        if self.tasks.as_ref().is_some_and(|tasks| tasks.config.in_kernel) {
+            let arrived = self.net.packet(packet);
+            if arrived.header.payload_bytes() == 0 {
+                return self.receive(host, packet);
+            }
+            let (sender, bytes) = (arrived.src, arrived.wire_bytes);
+            self.pay_for_sent(sender, bytes.into());
+        }
         let Some(tasks) = &mut self.tasks else { return };
         let ring = &mut tasks.rings[host.0 as usize];
         match &self.hosts.all[host.0 as usize].state {
@@ -218,6 +231,17 @@ impl<M: Model> World<'_, M> {
         }
         ring.push_back(packet);
         self.rouse(Tasks::receiver(host));
+    }
+
+    /// Pays for data that the kernel has taken from a sender. The thread is woken for it when it has some of it to pay for, as a writer
+    /// is when there is room in its socket.
+    fn pay_for_sent(&mut self, host: HostId, wire_bytes: u32) {
+        let Some(tasks) = &mut self.tasks else { return };
+        let sender = tasks.sender(host);
+        tasks.charge(sender, tasks.config.send.of_packet(wire_bytes));
+        if tasks.tasks[sender as usize].debt >= WRITE {
+            self.rouse(sender);
+        }
     }
 
     /// Pays for a message that an application passes to its transport, or is given by it.
@@ -319,7 +343,8 @@ impl<M: Model> World<'_, M> {
         let delay = if is_awake { Span::ZERO } else { wake.draw(&mut task.rng) };
         task.stage = Stage::Waking;
         task.until = now + delay;
-        if delay == Span::ZERO && receives && !config.models_sending() {
+        let is_shared = matches!(config.processors, Processors::Shared(_));
+        if delay == Span::ZERO && receives && !config.models_sending() && !is_shared {
             // Nothing else can come of it, so that no event is needed.
             return self.start_turn(number);
         }

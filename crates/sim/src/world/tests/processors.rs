@@ -88,6 +88,31 @@ fn throughput_is_bounded_by_the_slower_processor_and_the_faster_one_adds_its_cos
 }
 
 #[test]
+fn in_the_kernel_sending_takes_no_thread_and_is_paid_when_data_has_arrived() {
+    let packets = 1000;
+    let of_sent = Costs { packet: US(2), ..Costs::default() };
+    let host = |send: Costs, processors: Processors| HostConfig {
+        in_kernel: true,
+        processors,
+        send,
+        receive: Costs { packet: US(3), ..Costs::default() },
+        ..HostConfig::default()
+    };
+    let run =
+        |host: HostConfig| latency(&run_trace(2, &[(0, 0, 1, packets * 1460)], host).messages[0]);
+    // With processors of their own, only the receiver delays the message.
+    let own = run(host(of_sent, Processors::PerDirection));
+    assert_eq!(own, ideal(2, 1460) + US(3) * packets);
+    assert_eq!(run(host(Costs::default(), Processors::PerDirection)), own);
+    // On a shared one, the sender's work takes the receiver's time, but for what it has not been woken for.
+    let free = run(host(Costs::default(), Processors::Shared(1)));
+    assert_eq!(free, own);
+    let paid = run(host(of_sent, Processors::Shared(1)));
+    assert!(paid > free + US(2) * packets - US(200), "{paid} and {free}");
+    assert!(paid <= free + US(2) * packets, "{paid} and {free}");
+}
+
+#[test]
 fn a_system_call_is_paid_once_for_a_batch_and_a_call_once_for_a_message() {
     let costs = |batch| HostConfig {
         send: Costs { system_call: US(10), call: US(5), packet: US(1), ..Costs::default() },
@@ -262,6 +287,7 @@ fn any_configuration_delivers_everything_and_is_a_function_of_the_seed() {
             receive,
             send_batch: 1 + rng.below(130) as u32,
             receive_batch: 1 + rng.below(70) as u32,
+            in_kernel: rng.chance(0.3),
             send_ahead: US(rng.below(300)),
             wake: if rng.chance(0.5) { tail() } else { Quantiles::default() },
             switch_wake: if rng.chance(0.5) { tail() } else { Quantiles::default() },
@@ -274,6 +300,7 @@ fn any_configuration_delivers_everything_and_is_a_function_of_the_seed() {
             }),
             replaces_delays: false,
         };
+        let in_kernel = host.in_kernel;
         let mut case = Case::new(LEAF_SPINE, open_loop(0.3));
         // Twelve hosts with up to seven packets a message occupy even a single shared processor for a third of the time.
         case.gap = Some(US(4000));
@@ -286,10 +313,9 @@ fn any_configuration_delivers_everything_and_is_a_function_of_the_seed() {
         assert_eq!(one.counters.drops.iter().sum::<u64>(), 0);
         assert!(one.verified_messages >= 300);
         for record in &one.messages {
-            let least = record.ideal
-                + send.call
-                + send.of_packet(SMALL as u32)
-                + receive.of_packet(SMALL as u32);
+            let before_sending =
+                if in_kernel { Span::ZERO } else { send.call + send.of_packet(SMALL as u32) };
+            let least = record.ideal + before_sending + receive.of_packet(SMALL as u32);
             assert!(latency(record) >= least, "{record:?} {:?}", case.host);
         }
     }
