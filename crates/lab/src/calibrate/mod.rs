@@ -442,6 +442,7 @@ fn evaluate(
                 system_call_ns: ns(turn),
                 packet_ns: ns(of_packet),
                 byte_ns: ns(of_byte),
+                pair_ns: ns(0.0),
                 wake_cost_ns: ns(switch_wake_ns),
                 wake_us: Vec::new(),
                 window_us: Microseconds(testbed.switch_window.as_us_f64()),
