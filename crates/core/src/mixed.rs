@@ -35,4 +35,12 @@ impl<T: Header, G: Header> Header for Mixed<T, G> {
             Self::Group(header) => header.rank(),
         }
     }
+
+    #[inline]
+    fn pairs(&self) -> u32 {
+        match self {
+            Self::Transport(header) => header.pairs(),
+            Self::Group(header) => header.pairs(),
+        }
+    }
 }

@@ -60,6 +60,13 @@ pub trait Header: Copy + core::fmt::Debug {
     fn payload_bytes(&self) -> u32 {
         self.payload().map_or(0, |slice| slice.len)
     }
+
+    /// Returns the number of pairs of key and value, or of sums, that the packet carries. Handling each takes a processor's
+    /// time; no other kind of packet has any.
+    #[inline]
+    fn pairs(&self) -> u32 {
+        0
+    }
 }
 
 /// A packet: 16 bytes and the header. Together they take at most 64 bytes (asserted where the headers are defined), so

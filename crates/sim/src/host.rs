@@ -57,6 +57,8 @@ pub struct Costs {
     pub packet: Span,
     /// Each byte of a packet on the link.
     pub byte: Span,
+    /// Each pair of key and value, or sum, in a packet ([`Header::pairs`](rackweave_core::Header::pairs)).
+    pub pair: Span,
 }
 
 impl Costs {
@@ -66,23 +68,46 @@ impl Costs {
         *self == Self::default()
     }
 
-    /// The cost of a packet with this number of bytes on the link.
+    /// The cost of a packet with this number of bytes on the link, and this number of pairs.
     #[must_use]
     #[inline]
-    pub fn of_packet(&self, wire_bytes: u32) -> Span {
-        self.packet + self.byte * u64::from(wire_bytes)
+    pub fn of_packet(&self, wire_bytes: u32, pairs: u32) -> Span {
+        self.packet + self.byte * u64::from(wire_bytes) + self.pair * u64::from(pairs)
     }
 }
 
 /// A process that emulates the fabric's switches in real time, as the testbed's does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SwitchProcess {
-    /// Its costs. A packet is received and sent in one go, when it is due at its host.
+    /// Its costs. A packet is received and sent in one go, when it is due at its host. One that a switch's program consumes is
+    /// only received, and one that a program makes is only sent: see [`SwitchProcess::of_delivered`] and
+    /// [`SwitchProcess::of_consumed`].
     pub costs: Costs,
     /// What it costs to go to sleep and to be woken.
     pub wake_cost: Span,
     /// After a turn it sleeps until this time after the turn's beginning.
     pub window: Span,
+}
+
+impl SwitchProcess {
+    /// The cost of a packet that is due at its host; `is_made` if a switch's program has made it. Pairs cost nothing here: either no
+    /// program has handled them, or their cost was paid when they were consumed.
+    #[must_use]
+    pub fn of_delivered(&self, wire_bytes: u32, is_made: bool) -> Span {
+        let whole = self.costs.of_packet(wire_bytes, 0);
+        if is_made { half(whole) } else { whole }
+    }
+
+    /// The cost of a packet that a program has consumed: that of receiving it, and of adding up each of its pairs, which includes that
+    /// of reading their sums later. That receiving is half of receiving and sending is our simplification.
+    #[must_use]
+    pub fn of_consumed(&self, wire_bytes: u32, pairs: u32) -> Span {
+        half(self.costs.of_packet(wire_bytes, 0)) + self.costs.pair * u64::from(pairs)
+    }
+}
+
+fn half(span: Span) -> Span {
+    Span::from_ticks(span.ticks() / 2)
 }
 
 /// A distribution, given by some of its quantiles; linear between them.

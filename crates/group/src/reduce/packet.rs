@@ -34,6 +34,11 @@ impl rackweave_core::Header for Header {
     fn payload_bytes(&self) -> u32 {
         self.message.payload_len()
     }
+
+    #[inline]
+    fn pairs(&self) -> u32 {
+        self.message.pairs()
+    }
 }
 
 impl HasPayload for Header {

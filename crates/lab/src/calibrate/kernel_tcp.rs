@@ -147,6 +147,7 @@ mod tests {
             sleeps: turns,
             packets,
             bytes,
+            ..SwitchWork::default()
         };
         PointWork { hosts: vec![host(answers, 1), host(1, answers)], switch }
     }

@@ -233,3 +233,34 @@ fn jobs_run_beside_messages_whose_hosts_they_share() {
     assert!(reduce.absorbed > 0.9, "what the program of the switch sends arrives: {reduce:?}");
     assert!(summary.background.iter().all(|stream| stream.messages.completed > 100));
 }
+
+/// One worker over fast links, so that the processors of hosts are the bottleneck when pairs cost them a microsecond each.
+#[test]
+fn an_upload_takes_as_long_as_the_pairs_cost_those_who_handle_them() {
+    const JOB: &str = "fabric = { topology = 'single-switch', hosts = 2, host_link = '100 Gbps' }
+        transport = { name = 'reduce-master' }
+        workload.reduce = { workers = 1, size = '2 MB', map = 'local' }
+        measure = { time_limit = '60 s' }";
+    let upload = |scheme: &str, costs: &str| {
+        let sets = [format!("transport={{ name = '{scheme}' }}"), format!("host={{ {costs} }}")];
+        let summary = run(JOB, &[&sets[0], &sets[1]]);
+        assert_eq!(summary.exact, 1, "{scheme}, {costs}");
+        // Each pair passes once through either host: there is nothing to add up for a single worker that combines.
+        (summary.upload_us.mean, summary.jobs[0].pairs as f64)
+    };
+    let process = |pair_ns: u32| format!("switch = {{ pair_ns = {pair_ns}, window_us = 1 }}");
+    for (scheme, without, with) in [
+        ("reduce-master", String::new(), "send_pair_ns = 1000".to_owned()),
+        ("reduce-master", String::new(), "receive_pair_ns = 1000".to_owned()),
+        ("reduce-switch", process(0), process(1000)),
+    ] {
+        let (free, pairs) = upload(scheme, &without);
+        let (costs, _) = upload(scheme, &with);
+        assert!(free < 0.2 * pairs, "{scheme}: {free} us for {pairs} pairs without costs");
+        let share = costs / pairs;
+        // A few words are too long for a pair, and epochs wait for one another.
+        assert!((0.99..1.2).contains(&share), "{scheme}, {with}: {costs} us for {pairs} pairs");
+    }
+    // Pairs that only pass cost the switch process nothing.
+    assert_eq!(upload("reduce-master", &process(0)), upload("reduce-master", &process(1000)));
+}

@@ -146,6 +146,8 @@ pub(crate) struct HostTable {
     pub(crate) receive_call_ns: Nanoseconds,
     pub(crate) receive_packet_ns: Nanoseconds,
     pub(crate) receive_byte_ns: Nanoseconds,
+    pub(crate) send_pair_ns: Nanoseconds,
+    pub(crate) receive_pair_ns: Nanoseconds,
     pub(crate) send_batch: AtLeast<1>,
     pub(crate) receive_batch: AtLeast<1>,
     pub(crate) send_ahead_us: Microseconds,
@@ -172,6 +174,7 @@ pub(crate) struct SwitchTable {
     pub(crate) system_call_ns: Nanoseconds,
     pub(crate) packet_ns: Nanoseconds,
     pub(crate) byte_ns: Nanoseconds,
+    pub(crate) pair_ns: Nanoseconds,
     pub(crate) wake_cost_ns: Nanoseconds,
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub(crate) wake_us: Vec<QuantileKey>,
@@ -228,6 +231,8 @@ impl Default for HostTable {
             receive_call_ns: zero,
             receive_packet_ns: zero,
             receive_byte_ns: zero,
+            send_pair_ns: zero,
+            receive_pair_ns: zero,
             send_batch: Whole(send_batch),
             receive_batch: Whole(receive_batch),
             send_ahead_us: Microseconds(send_ahead.as_us_f64()),
@@ -249,11 +254,13 @@ impl HostTable {
         let costs = |system_call: Nanoseconds,
                      call: Nanoseconds,
                      packet: Nanoseconds,
-                     byte: Nanoseconds| Costs {
+                     byte: Nanoseconds,
+                     pair: Nanoseconds| Costs {
             system_call: system_call.span(),
             call: call.span(),
             packet: packet.span(),
             byte: byte.span(),
+            pair: pair.span(),
         };
         let of_switch = self.switch.as_ref().map_or(&[][..], |switch| &switch.wake_us);
         let mut config = HostConfig {
@@ -266,12 +273,14 @@ impl HostTable {
                 self.receive_call_ns,
                 self.receive_packet_ns,
                 self.receive_byte_ns,
+                self.receive_pair_ns,
             ),
             send: costs(
                 self.send_system_call_ns,
                 self.send_call_ns,
                 self.send_packet_ns,
                 self.send_byte_ns,
+                self.send_pair_ns,
             ),
             receive_batch: self.receive_batch.0,
             send_batch: self.send_batch.0,
@@ -287,6 +296,7 @@ impl HostTable {
                     Nanoseconds(0.0),
                     switch.packet_ns,
                     switch.byte_ns,
+                    switch.pair_ns,
                 ),
                 wake_cost: switch.wake_cost_ns.span(),
                 window: switch.window_us.span(),
@@ -414,9 +424,9 @@ mod tests {
     fn every_key_reaches_the_configuration_and_the_resolved_scenario() {
         let text = "[host]\nprocessors = 2\nsend_system_call_ns = 1500\nsend_call_ns = 300.5\nsend_packet_ns = 700\n\
                     send_byte_ns = 0.25\nreceive_system_call_ns = 4000\nreceive_call_ns = 1\nreceive_packet_ns = 2\n\
-                    receive_byte_ns = 0.01\nsend_batch = 64\nreceive_batch = 32\nsend_ahead_us = 200\n\
+                    receive_byte_ns = 0.01\nsend_pair_ns = 70\nreceive_pair_ns = 80.5\nsend_batch = 64\nreceive_batch = 32\nsend_ahead_us = 200\n\
                     timer_grain_us = 55\nclock_grain_ns = 20\nwake_us = [[0.5, 10], [0.999, 80.5], [1, 900]]\nwake_cost_ns = 12\n\
-                    [host.switch]\nsystem_call_ns = 9\npacket_ns = 8\nbyte_ns = 0.07\nwake_cost_ns = 11\nwake_us = [[1, 7]]\nwindow_us = 50\n\
+                    [host.switch]\nsystem_call_ns = 9\npacket_ns = 8\nbyte_ns = 0.07\npair_ns = 90\nwake_cost_ns = 11\nwake_us = [[1, 7]]\nwindow_us = 50\n\
                     [host.kernel_tcp]\nsend_call_ns = 21\nsend_byte_ns = 0.3\nreceive_system_call_ns = 22\nreceive_call_ns = 23\nreceive_byte_ns = 0.4\nswitch_packet_ns = 24\nswitch_byte_ns = 0.5\n\
                     [host.measured]\nkernel = '6.1'\nrounds = 5\n";
         let scenario = read(text, Path::new("."), &[]).unwrap();
@@ -428,12 +438,14 @@ mod tests {
                 call: Span::from_ps(300_500),
                 packet: ns(700),
                 byte: Span::from_ps(250),
+                pair: ns(70),
             },
             receive: Costs {
                 system_call: ns(4000),
                 call: ns(1),
                 packet: ns(2),
                 byte: Span::from_ps(10),
+                pair: Span::from_ps(80_500),
             },
             send_batch: 64,
             receive_batch: 32,
@@ -454,6 +466,7 @@ mod tests {
                     call: ns(0),
                     packet: ns(8),
                     byte: Span::from_ps(70),
+                    pair: ns(90),
                 },
                 wake_cost: ns(11),
                 window: us(50),

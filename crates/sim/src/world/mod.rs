@@ -13,6 +13,8 @@ mod host;
 #[cfg(test)]
 mod node_tests;
 mod nodes;
+#[cfg(test)]
+mod pair_tests;
 mod probe;
 mod processors;
 mod shards;
@@ -208,7 +210,8 @@ impl<'a, M: Model> World<'a, M> {
             moves: moves.to_vec(),
             sample_every: measure.sample_every,
             sources: if streams.is_empty() { 0 } else { n_hosts },
-            wakes: first_task + if tasks.is_some() { Tasks::count(n_hosts) } else { 0 },
+            wakes: first_task + tasks.as_ref().map_or(0, |tasks| tasks.wakes()),
+            consumed_wake: tasks.as_ref().and_then(|tasks| tasks.consumed_wake()),
             multi_homed: nodes.iter().map(|node| node.hosts.clone()).collect(),
             count_frames: !nodes.is_empty(),
             samples_when_idle: division.is_some(),

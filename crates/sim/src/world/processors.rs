@@ -7,14 +7,20 @@
 //! first served is our simplification of the kernel's scheduler. A turn lasts as long as its task has work, but on a shared processor for
 //! which others wait not longer than a slice and the batch that the slice ends in; the task then waits behind the others.
 //!
+//! Packets that a switch's program consumes reach no host. The switch process works on them all the same, when they have been consumed; the
+//! answers that programs make do not wait for that work, only for their own at their hosts, which is queued behind it. A packet that a queue
+//! or a program drops costs nothing.
+//!
 //! A paused host finishes the packet that its processor works on, and stops there. A crashed one loses what has arrived and what has not left.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
 
 use rackweave_core::{
-    DropReason, Header as _, HostId, Packet, PacketRef, PayloadStore as _, Rng, Span, Time,
+    DropReason, Header as _, HostId, Packet, PacketRef, PayloadStore as _, Rng, Span,
+    SwitchProgram, Time,
 };
+use rackweave_switch::net::Consumed;
 
 use super::World;
 use super::host::{Host, HostState, RECEIVE_RING};
@@ -65,6 +71,13 @@ struct Task {
     rng: Rng,
 }
 
+/// A packet on which the switch process works: its cost, and where it goes; `None` if a program has consumed it.
+#[derive(Clone, Copy, Debug)]
+struct SwitchWork {
+    cost: Span,
+    to: Option<(HostId, PacketRef)>,
+}
+
 /// The tasks of all hosts. A host's receiving task has twice its number, and its sending task the next number; with
 /// shared processors the former does both. The switch process follows.
 #[derive(Debug)]
@@ -74,8 +87,8 @@ pub(super) struct Tasks {
     tasks: Vec<Task>,
     /// The packets of each host that have arrived; the first ones are being handled.
     rings: Vec<VecDeque<PacketRef>>,
-    /// The packets that wait for the switch process.
-    switch_ring: VecDeque<(HostId, PacketRef)>,
+    /// What waits for the switch process.
+    switch_ring: VecDeque<SwitchWork>,
     /// When the switch process began its turn.
     switch_began: Time,
     /// Whether the switch process runs in place of an interrupted host.
@@ -132,6 +145,16 @@ impl Tasks {
     /// The task whose wake-up this is, if it is one of a task.
     pub(super) fn task_of(&self, wake: u32) -> Option<u32> {
         wake.checked_sub(self.first_wake)
+    }
+
+    /// The number of wake-ups of the network: those of tasks, and the one for packets that programs have consumed.
+    pub(super) fn wakes(&self) -> u32 {
+        self.tasks.len() as u32 + u32::from(self.config.switch.is_some())
+    }
+
+    /// The wake-up for packets that programs have consumed, which have a cost if a process emulates the switches.
+    pub(super) fn consumed_wake(&self) -> Option<u32> {
+        self.config.switch.map(|_| self.first_wake + self.tasks.len() as u32)
     }
 
     fn is_shared(&self) -> bool {
@@ -196,16 +219,29 @@ impl<M: Model> World<'_, M> {
     #[inline(never)]
     fn wait_for_processor(&mut self, host: HostId, packet: PacketRef) {
         let Some(tasks) = &mut self.tasks else { return };
-        if tasks.config.switch.is_none() {
-            return self.join_ring(host, packet);
-        }
+        let Some(process) = tasks.config.switch else { return self.join_ring(host, packet) };
         // The switch process has a socket for each host. That they are as long as the rings of hosts is our choice.
         if tasks.switch_ring.len() >= RECEIVE_RING * tasks.rings.len() {
             return self.net.discard(packet, DropReason::QueueFull);
         }
-        tasks.switch_ring.push_back((host, packet));
+        let due = self.net.packet(packet);
+        let is_made = M::Program::ACTIVE && due.instance() == Packet::<M::Header>::NODE_INSTANCE;
+        let cost = process.of_delivered(due.wire_bytes.into(), is_made);
+        tasks.switch_ring.push_back(SwitchWork { cost, to: Some((host, packet)) });
         let switch = tasks.switch();
         self.rouse(switch);
+    }
+
+    /// Has the switch process work on the packets that programs have consumed. Their answers wait behind them, which limits their number.
+    fn wait_for_consumed(&mut self) {
+        while let Some(Consumed { wire_bytes, pairs }) = self.net.poll_consumed() {
+            let Some(tasks) = &mut self.tasks else { return };
+            let Some(process) = tasks.config.switch else { return };
+            let cost = process.of_consumed(wire_bytes.into(), pairs);
+            tasks.switch_ring.push_back(SwitchWork { cost, to: None });
+            let switch = tasks.switch();
+            self.rouse(switch);
+        }
     }
 
     fn join_ring(&mut self, host: HostId, packet: PacketRef) {
@@ -238,7 +274,7 @@ impl<M: Model> World<'_, M> {
     fn pay_for_sent(&mut self, host: HostId, wire_bytes: u32) {
         let Some(tasks) = &mut self.tasks else { return };
         let sender = tasks.sender(host);
-        tasks.charge(sender, tasks.config.send.of_packet(wire_bytes));
+        tasks.charge(sender, tasks.config.send.of_packet(wire_bytes, 0));
         if tasks.tasks[sender as usize].debt >= WRITE {
             self.rouse(sender);
         }
@@ -360,6 +396,9 @@ impl<M: Model> World<'_, M> {
     pub(super) fn on_task(&mut self, number: u32) {
         let now = self.net.now();
         let Some(tasks) = &mut self.tasks else { return };
+        if number as usize == tasks.tasks.len() {
+            return self.wait_for_consumed();
+        }
         let task = tasks.task(number);
         if task.until != now {
             return;
@@ -402,12 +441,8 @@ impl<M: Model> World<'_, M> {
     fn interrupt(&mut self) {
         let Some(tasks) = &mut self.tasks else { return };
         let Some(switch) = tasks.config.switch else { return };
-        let costs = switch.costs;
-        let packets = tasks
-            .switch_ring
-            .iter()
-            .map(|(_, packet)| costs.of_packet(u32::from(self.net.packet(*packet).wire_bytes)));
-        let call = if tasks.switch_ring.is_empty() { Span::ZERO } else { costs.system_call };
+        let packets = tasks.switch_ring.iter().map(|work| work.cost);
+        let call = if tasks.switch_ring.is_empty() { Span::ZERO } else { switch.costs.system_call };
         let turn = packets.fold(call + switch.wake_cost, |sum, cost| sum + cost);
         tasks.switch_interrupts = true;
         if let Some(victim) = tasks.running.first().copied() {
@@ -481,18 +516,19 @@ impl<M: Model> World<'_, M> {
                 let outbox = self.hosts.outbox.as_ref();
                 let staged =
                     outbox.and_then(|boxes| boxes[host_of(number).0 as usize].staged.front());
-                let bytes = staged.map_or(0, |packet| packet.wire_bytes);
-                tasks.config.send.of_packet(u32::from(bytes))
+                let (bytes, pairs) =
+                    staged.map_or((0, 0), |packet| (packet.wire_bytes, packet.header.pairs()));
+                tasks.config.send.of_packet(u32::from(bytes), pairs)
             }
-            (_, Some(switch)) if number == tasks.switch() => {
-                let packet = tasks.switch_ring.front().map(|(_, packet)| *packet);
-                let bytes = packet.map_or(0, |packet| self.net.packet(packet).wire_bytes);
-                switch.costs.of_packet(u32::from(bytes))
+            (_, Some(_)) if number == tasks.switch() => {
+                tasks.switch_ring.front().map_or(Span::ZERO, |work| work.cost)
             }
             _ => {
                 let packet = tasks.rings[number as usize / 2].front();
-                let bytes = packet.map_or(0, |packet| self.net.packet(*packet).wire_bytes);
-                tasks.config.receive.of_packet(u32::from(bytes))
+                let packet = packet.map(|packet| self.net.packet(*packet));
+                let (bytes, pairs) =
+                    packet.map_or((0, 0), |packet| (packet.wire_bytes, packet.header.pairs()));
+                tasks.config.receive.of_packet(u32::from(bytes), pairs)
             }
         };
         let task = tasks.task(number);
@@ -506,7 +542,7 @@ impl<M: Model> World<'_, M> {
         let Some(tasks) = &mut self.tasks else { return };
         let is_switch = number == tasks.switch();
         let done = if is_switch {
-            tasks.switch_ring.pop_front()
+            tasks.switch_ring.pop_front().and_then(|work| work.to)
         } else if tasks.task(number).left == 0 {
             None
         } else {

@@ -1,12 +1,12 @@
 //! A packet's hop: arrival at a node, a switch's decision, and the queue before a link.
 
 use rackweave_core::{
-    Admission, Destination, DropReason, Egress, HostId, PacketRef, PayloadStore, Port, PortSet,
-    Span, SwitchProgram, Time, Verdict,
+    Admission, Destination, DropReason, Egress, Header, HostId, PacketRef, PayloadStore, Port,
+    PortSet, Span, SwitchProgram, Time, Verdict,
 };
 
 use super::nic::Edge;
-use super::{COUNTED, CROSSING, FAULTY, METERED, Net, Node32, TAPPED};
+use super::{COUNTED, CROSSING, Consumed, FAULTY, METERED, Net, Node32, TAPPED};
 use crate::fabric::{Node, serialisation};
 
 impl<P: SwitchProgram, B: PayloadStore<P::Header>> Net<P, B> {
@@ -69,13 +69,25 @@ impl<P: SwitchProgram, B: PayloadStore<P::Header>> Net<P, B> {
             Verdict::Route => self.route_any(number, packet),
             Verdict::Forward(port) => self.leave_by(number, port, packet),
             Verdict::Replicate(ports) => self.replicate(number, ports, packet),
-            Verdict::Consume => {
-                self.counters.consumed += 1;
-                self.free(packet);
-            }
+            Verdict::Consume => self.consume(packet),
             Verdict::Drop(reason) => self.discard(packet, reason),
         }
         self.after_program(number);
+    }
+
+    /// Frees a packet that a program has consumed, and reports it to an owner that asks for it.
+    #[inline]
+    fn consume(&mut self, packet: PacketRef) {
+        self.counters.consumed += 1;
+        if let Some(wake) = self.consumed_wake {
+            let packet = self.pool.get(packet);
+            let pairs = packet.header.pairs();
+            self.consumed.push_back(Consumed { wire_bytes: packet.wire_bytes, pairs });
+            if self.consumed.len() == 1 {
+                self.wake_at(self.now, wake);
+            }
+        }
+        self.free(packet);
     }
 
     /// Forwards a packet by the switch's own rules.
@@ -138,8 +150,7 @@ impl<P: SwitchProgram, B: PayloadStore<P::Header>> Net<P, B> {
         let mut left = ports.intersection(PortSet::first(u16::try_from(count).unwrap_or(u16::MAX)));
         let Some(mut port) = left.pop() else {
             if ports.is_empty() {
-                self.counters.consumed += 1;
-                return self.free(packet);
+                return self.consume(packet);
             }
             return self.discard(packet, DropReason::NoRoute);
         };

@@ -91,6 +91,9 @@ pub struct NetConfig {
     pub count_frames: bool,
     /// Whether queues are sampled even if no other event is pending, for an owner that asks for [`Net::is_idle`].
     pub samples_when_idle: bool,
+    /// The owner's wake-up for packets that programs have consumed, of which [`Net::poll_consumed`] returns each; `None` if the owner
+    /// does not ask for them.
+    pub consumed_wake: Option<u32>,
     /// The division of the fabric into shards and the number of the one that this network is; `None` if it is all of the
     /// fabric. A shard has no faults and no circuits, and its programs are not active.
     pub shard: Option<(Arc<Partition>, u32)>,
@@ -113,6 +116,7 @@ impl NetConfig {
             multi_homed: Vec::new(),
             count_frames: false,
             samples_when_idle: false,
+            consumed_wake: None,
             shard: None,
         }
     }
@@ -157,6 +161,9 @@ pub struct Net<P: SwitchProgram, B: PayloadStore<P::Header> = ()> {
     series: Vec<QueueSample>,
     /// The ports towards each switch that packets have been addressed to.
     towards_switches: BTreeMap<u32, Vec<u16>>,
+    /// See [`NetConfig::consumed_wake`].
+    consumed_wake: Option<u32>,
+    consumed: VecDeque<Consumed>,
     /// The optical circuit switch, if the fabric has one.
     ocs: Option<Box<Ocs>>,
     /// The other shards, if the network is one.
@@ -192,6 +199,15 @@ pub struct Departure<H> {
     pub host: HostId,
     /// The packet. The caller must release its payload.
     pub packet: Packet<H>,
+}
+
+/// A packet that a switch's program has consumed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Consumed {
+    /// The bytes that it occupied on a link.
+    pub wire_bytes: u16,
+    /// The pairs that it carried.
+    pub pairs: u32,
 }
 
 /// The result of [`Net::step`].
@@ -375,6 +391,8 @@ impl<P: SwitchProgram, B: PayloadStore<P::Header>> Net<P, B> {
             will_sample: false,
             series: Vec::new(),
             towards_switches: BTreeMap::new(),
+            consumed_wake: config.consumed_wake,
+            consumed: VecDeque::new(),
             ocs: fabric.has_ocs().then(|| Box::new(Ocs::new(config.moves, &fabric))),
             fabric,
         };
@@ -449,6 +467,11 @@ impl<P: SwitchProgram, B: PayloadStore<P::Header>> Net<P, B> {
     #[must_use]
     pub fn next_due(&self) -> Option<Time> {
         self.events.next_at()
+    }
+
+    /// Returns the next packet that a program has consumed, if [`NetConfig::consumed_wake`] asks for them.
+    pub fn poll_consumed(&mut self) -> Option<Consumed> {
+        self.consumed.pop_front()
     }
 
     /// Whether no event is pending.

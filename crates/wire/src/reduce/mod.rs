@@ -523,6 +523,15 @@ impl rackweave_core::Header for Header {
     fn payload_bytes(&self) -> u32 {
         self.payload_len()
     }
+
+    /// Records of long keys are not counted: they are added up by the master only, and are few.
+    fn pairs(&self) -> u32 {
+        match self.body {
+            Body::Data(pairs) | Body::Residual(pairs) => pairs.count.into(),
+            Body::Values { sums, .. } => sums.into(),
+            _ => 0,
+        }
+    }
 }
 
 // Together with the name of a payload in the simulator, a packet still fills one cache line.

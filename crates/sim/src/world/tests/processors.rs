@@ -51,7 +51,7 @@ fn mean_wait(load: f64, service: Span, host: HostConfig) -> f64 {
 fn waiting_time_before_a_sending_processor_is_that_of_m_d_1() {
     // 20 ns of packet, and 0.6 ns for each of 1538 bytes: the service is what they come to.
     let send = Costs { packet: NS(20), byte: Span::from_ps(600), ..Costs::default() };
-    let service = send.of_packet(FULL as u32);
+    let service = send.of_packet(FULL as u32, 0);
     for load in [0.5, 0.8] {
         let host = HostConfig { send, ..HostConfig::default() };
         let (mean, expected) = (mean_wait(load, service, host), load / (2.0 * (1.0 - load)));
@@ -274,6 +274,7 @@ fn any_configuration_delivers_everything_and_is_a_function_of_the_seed() {
             call: NS(rng.below(3_000)),
             packet: NS(rng.below(3_000)),
             byte: Span::from_ps(rng.below(50) * 10),
+            pair: NS(rng.below(500)),
         };
         let (send, receive, of_switch) = (costs(), costs(), costs());
         let processors = match rng.below(4) {
@@ -314,8 +315,8 @@ fn any_configuration_delivers_everything_and_is_a_function_of_the_seed() {
         assert!(one.verified_messages >= 300);
         for record in &one.messages {
             let before_sending =
-                if in_kernel { Span::ZERO } else { send.call + send.of_packet(SMALL as u32) };
-            let least = record.ideal + before_sending + receive.of_packet(SMALL as u32);
+                if in_kernel { Span::ZERO } else { send.call + send.of_packet(SMALL as u32, 0) };
+            let least = record.ideal + before_sending + receive.of_packet(SMALL as u32, 0);
             assert!(latency(record) >= least, "{record:?} {:?}", case.host);
         }
     }
