@@ -215,6 +215,11 @@ pub struct JobNode {
     /// Numbers of jobs that wait for a grant, in the order in which they became ready.
     ready: VecDeque<u16>,
     unfinished: usize,
+    /// Whether results are compared with the text by [`JobNode::compare`] only.
+    defers_comparison: bool,
+    /// The masters that have all sums of a job whose result has not been compared yet: since when, their position among those of the host,
+    /// and that of their machine.
+    uncompared: Vec<(Time, usize, usize)>,
     /// Whether the packet that was polled last is of the upload.
     has_payload: bool,
 }
@@ -252,6 +257,8 @@ impl JobNode {
             submitted: 0,
             ready: VecDeque::new(),
             unfinished: 0,
+            defers_comparison: false,
+            uncompared: Vec::new(),
             has_payload: false,
         };
         for job in jobs {
@@ -271,6 +278,27 @@ impl JobNode {
             }
         }
         node
+    }
+
+    /// Leaves the comparison of a result with the text to [`JobNode::compare`], for a driver that measures what an upload costs: on real
+    /// hosts drawing the text again takes a processor's time.
+    #[must_use]
+    pub const fn with_deferred_comparison(mut self) -> Self {
+        self.defers_comparison = true;
+        self
+    }
+
+    /// Returns whether a master here has all sums of a job whose result has not been compared yet.
+    #[must_use]
+    pub const fn has_to_compare(&self) -> bool {
+        !self.uncompared.is_empty()
+    }
+
+    /// Compares the results of the jobs that have been uploaded since the last call, which goes on with them.
+    pub fn compare(&mut self) {
+        for (at, index, side) in std::mem::take(&mut self.uncompared) {
+            self.complete(at, index, side);
+        }
     }
 
     /// Returns the jobs whose master is here, and how far they have come.
@@ -552,6 +580,9 @@ impl JobNode {
                     (record.slots, record.epochs) = (slots, epochs);
                     record.ready.get_or_insert(now);
                     record.granted.get_or_insert(now);
+                }
+                master::Event::Complete if self.defers_comparison => {
+                    self.uncompared.push((now, index, side));
                 }
                 master::Event::Complete => self.complete(now, index, side),
                 master::Event::Failed(failure)

@@ -597,8 +597,16 @@ mod tests {
         let ns = turns as f64 * turn + packets as f64 * packet + bytes as f64 * byte;
         let sleeps = turns * (10 - load as u64) / 10 + 200;
         let ns = ns + sleeps as f64 * WAKE;
-        let switch =
-            SwitchWork { seconds: 2.0, cpu_s: slower * ns / 1e9, turns, sleeps, packets, bytes };
+        let switch = SwitchWork {
+            seconds: 2.0,
+            cpu_s: slower * ns / 1e9,
+            turns,
+            sleeps,
+            packets,
+            bytes,
+            received: packets,
+            pairs: 0,
+        };
         PointWork { hosts: vec![host(load, false, slower), host(load, true, slower)], switch }
     }
 

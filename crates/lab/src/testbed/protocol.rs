@@ -239,6 +239,9 @@ pub(crate) struct HostWork {
     pub(crate) send_calls: u64,
     pub(crate) received: u64,
     pub(crate) receive_batches: u64,
+    /// Pairs and sums in the datagrams, of hosts with jobs.
+    pub(crate) sent_pairs: u64,
+    pub(crate) received_pairs: u64,
     /// How often its threads have gone to sleep.
     pub(crate) sleeps: u64,
     /// Bytes on the host's link in either direction, which the switch has counted.
@@ -261,6 +264,10 @@ pub(crate) struct SwitchWork {
     /// Frames passed on, and their bytes on links.
     pub(crate) packets: u64,
     pub(crate) bytes: u64,
+    /// Frames that have entered the fabric.
+    pub(crate) received: u64,
+    /// Pairs that programs have added up.
+    pub(crate) pairs: u64,
 }
 
 /// A host's report on the jobs whose master it is.

@@ -1,6 +1,7 @@
 //! The machines and the program together, on a network that loses, repeats and reorders.
 
 mod chaos;
+mod deferred;
 mod faults;
 mod hostile;
 mod whole;

@@ -6,6 +6,7 @@ mod channel;
 mod host;
 mod image;
 mod log;
+mod meter;
 mod payload;
 mod reduce;
 mod switch;

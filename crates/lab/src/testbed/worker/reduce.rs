@@ -4,7 +4,7 @@ use std::net::{Ipv4Addr, SocketAddr};
 use std::os::fd::AsFd as _;
 use std::sync::mpsc::Receiver;
 
-use rackweave_core::{Ecn, HostId, Mixed, Node as _, Span, Time};
+use rackweave_core::{Ecn, Header as _, HostId, Mixed, Node as _, Span, Time};
 use rackweave_group::reduce::job::{JobNode, Record};
 use rackweave_group::reduce::packet::packet;
 use rackweave_linux::sys::{ReceiveBatch, SendBatch, UdpSocket};
@@ -14,6 +14,7 @@ use rackweave_wire::overlay;
 use rackweave_wire::reduce::{KIND, PORT, address_of, decode, encode, number_of};
 use smallvec::SmallVec;
 
+use super::meter::UploadMeter;
 use super::timeline::TimeLine;
 use super::{POLL_EVERY, REPORT_EVERY, next_command, process_cpu_s, send, writer};
 use crate::scenario::PointSpec;
@@ -35,6 +36,7 @@ pub(super) fn run(
 ) -> Result<(), String> {
     let Some(reduce) = &point.reduce else { return Err("it has no jobs".into()) };
     let node = JobNode::new(this, reduce.job.clone(), &reduce.carrier, &reduce.jobs);
+    let node = node.with_deferred_comparison();
     let mut host = Host::bind(this, node, bind)?;
     send(&WorkerMessage::Bound(vec![Some(host.socket.local_addr())]));
     host.announce()?;
@@ -70,6 +72,7 @@ pub(super) fn run(
     send(&WorkerMessage::HostEnd(Box::new(HostEnd {
         cpu_s: process_cpu_s(),
         packets: host.packets,
+        work: host.meter.work(host.line.clock, host.batch.calls().0),
         reduce: Some(ReduceEnd { jobs }),
         ..HostEnd::default()
     })));
@@ -86,6 +89,9 @@ struct Host {
     received: Option<ReceiveBatch>,
     batch: SendBatch,
     packets: u64,
+    meter: UploadMeter,
+    /// Whether all jobs of the host had ended at the last turn.
+    was_done: bool,
 }
 
 fn failed(error: std::io::Error) -> String {
@@ -111,6 +117,8 @@ impl Host {
             received: Some(ReceiveBatch::default()),
             batch: SendBatch::default(),
             packets: 0,
+            meter: UploadMeter::default(),
+            was_done: false,
         })
     }
 
@@ -151,6 +159,7 @@ impl Host {
             self.node.handle_timeout(now);
         }
         self.transmit()?;
+        self.end_upload();
         let now = self.line.since();
         let mut until = now + POLL_EVERY;
         if let Some(at) = self.node.poll_timeout() {
@@ -164,10 +173,27 @@ impl Host {
         Ok(self.node.is_done())
     }
 
+    /// Notes the end of an upload, and compares the result of one whose master is here.
+    fn end_upload(&mut self) {
+        let (clock, is_done) = (self.line.clock, self.node.is_done());
+        let is_uploaded = self.node.has_to_compare();
+        if is_uploaded || (is_done && !self.was_done) {
+            self.meter.end(clock, self.batch.calls().0);
+        }
+        self.was_done = is_done;
+        if is_uploaded {
+            let node = &mut self.node;
+            self.meter.exclude(|| node.compare());
+        }
+    }
+
     fn receive(&mut self) -> Result<(), String> {
         let mut batch = self.received.take().unwrap_or_default();
         for _ in 0..RECEIVE_CALLS {
             self.socket.receive(&mut batch).map_err(failed)?;
+            if !batch.is_empty() {
+                self.meter.received_batch();
+            }
             for datagram in batch.datagrams() {
                 let now = self.line.since();
                 let ecn = match datagram.traffic_class & 3 {
@@ -177,6 +203,7 @@ impl Host {
                 let read = read(self.this, self.port, datagram.from, datagram.bytes);
                 let Some((from, header, payload)) = read else { continue };
                 self.packets += 1;
+                self.meter.received(header.pairs());
                 let packet = packet(from, self.this, header).with_ecn(ecn).map(Mixed::Group);
                 self.node.receive(now, &packet, payload);
             }
@@ -195,6 +222,7 @@ impl Host {
             // Without data to send to workers, the transport is silent.
             let Mixed::Group(header) = packet.header else { continue };
             let (message, to) = (header.message, packet.dst);
+            self.meter.sent(self.line.clock, message.pairs());
             let address = self.port.or_else(|| Some((address_of(to)?, PORT).into()));
             let Some(address) = address else { continue };
             let (payload, overlay) = (self.node.payload(), self.port.is_some());

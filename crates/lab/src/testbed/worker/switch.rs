@@ -115,6 +115,8 @@ pub(super) fn run(
         sleeps,
         packets: report.counters.forwarded,
         bytes: report.counters.forwarded_bytes,
+        received: report.counters.received,
+        pairs: report.program.get("pairs").copied().unwrap_or_default(),
     };
     let end = SwitchEnd {
         work,
