@@ -3,10 +3,12 @@
 //! The costs are those of the testbed's own processes, on loads that belong to no scenario: two hosts and the switch process
 //! run as in `rackweave testbed`, and each process counts its work and the processor time that the kernel accounts to it. The costs
 //! of each kind of work follow from several loads by least squares. Processor time hardly depends on what else runs, where elapsed
-//! time would; a machine that is too busy nevertheless shows in the spread over rounds, and is refused.
+//! time would. A machine that is too busy nevertheless shows in the spread over rounds, and is refused. Two more loads then show what pairs
+//! cost: see [`pairs`].
 
 mod clocks;
 mod fit;
+mod pairs;
 
 use std::io::Write as _;
 use std::path::Path;
@@ -166,12 +168,27 @@ pub struct Calibration {
 pub struct Measured {
     /// The table, as it is written.
     host: HostTable,
+    /// The costs before they were rounded.
+    #[serde(skip)]
+    fit: Fit,
     /// How large the spread of the cost of a packet was over rounds: the distance of the quartiles as a share of the median, at the
     /// load where it is largest.
     pub spread: f64,
     /// What could not be measured, and why.
     pub missing: Vec<String>,
 }
+
+/// The costs of the fit, in nanoseconds, for the kinds of work of [`OfHost`] and [`OfSwitch`], and those of a wake-up.
+#[derive(Clone, Copy, Debug)]
+struct Fit {
+    host: [f64; 9],
+    switch: [f64; 4],
+    wake: f64,
+    switch_wake: f64,
+}
+
+/// The number of loads in each round, and of the measurement of timers and wake-ups.
+const STEPS: usize = LOADS.len() + pairs::LOADS.len() + 1;
 
 impl Calibration {
     /// Prepares the measurement.
@@ -205,9 +222,9 @@ impl Calibration {
     #[must_use]
     pub fn progress(&self) -> (f64, &'static str) {
         let done = self.done.load(Ordering::Relaxed) as usize;
-        let steps = self.request.rounds as usize * (LOADS.len() + 1);
-        let step = done % (LOADS.len() + 1);
-        let name = LOADS.get(step).map_or("timers and wake-ups", |load| load.name);
+        let steps = self.request.rounds as usize * STEPS;
+        let mut names = LOADS.iter().chain(&pairs::LOADS).map(|load| load.name);
+        let name = names.nth(done % STEPS).unwrap_or("timers and wake-ups");
         (done as f64 / steps as f64, name)
     }
 
@@ -228,13 +245,23 @@ impl Calibration {
                 }
             };
         let mut works: Vec<Vec<PointWork>> = vec![Vec::new(); LOADS.len()];
+        let mut pair_rounds = pairs::Rounds::default();
         let (mut timers, mut wakes, mut switch_wakes) = (Vec::new(), Vec::new(), Vec::new());
         let (mut wake_costs, mut switch_wake_costs) = (Vec::new(), Vec::new());
         let mut clock_grain_ns = f64::MAX;
         for _ in 0..self.request.rounds {
             for (load, works) in LOADS.iter().zip(&mut works) {
-                let Some(work) = self.measure(load, overlay)? else { return Ok(None) };
+                let text = scenario_text(load);
+                let Some(work) = self.measure(load, &text, overlay)? else { return Ok(None) };
                 works.push(work);
+                self.done.fetch_add(1, Ordering::Relaxed);
+            }
+            for load in &pairs::LOADS {
+                let work = self.measure(load, &pairs::scenario_text(load), overlay);
+                if self.is_cancelled() {
+                    return Ok(None);
+                }
+                pair_rounds.add(load, work);
                 self.done.fetch_add(1, Ordering::Relaxed);
             }
             let times =
@@ -252,6 +279,7 @@ impl Calibration {
         }
         let wake_costs_ns = [median(&wake_costs), median(&switch_wake_costs)];
         let mut measured = evaluate(&works, wake_costs_ns, missing)?;
+        pair_rounds.evaluate(&mut measured);
         let host = &mut measured.host;
         host.timer_grain_us = Microseconds(rounded(median(&timers)));
         host.clock_grain_ns = Some(Nanoseconds(clock_grain_ns));
@@ -263,9 +291,13 @@ impl Calibration {
         Ok(Some(measured))
     }
 
-    fn measure(&self, load: &Load, overlay: bool) -> Result<Option<PointWork>, CalibrateError> {
-        let text = scenario_text(load);
-        let testbed = Testbed::of_text(&text, overlay, self.request.command.clone())?;
+    fn measure(
+        &self,
+        load: &Load,
+        text: &ScenarioText,
+        overlay: bool,
+    ) -> Result<Option<PointWork>, CalibrateError> {
+        let testbed = Testbed::of_text(text, overlay, self.request.command.clone())?;
         testbed.check()?;
         let testbed = std::sync::Arc::new(testbed);
         if let Ok(mut running) = self.running.lock() {
@@ -412,7 +444,8 @@ fn evaluate(
     let costs = non_negative_costs(&hosts, noise(&of_hosts, rounds));
     let [_, send_system_call, send_call, send_packet, send_byte, system_call, call, packet, byte] =
         costs;
-    let [_, turn, of_packet, of_byte] = non_negative_costs(&switches, noise(&of_switches, rounds));
+    let of_switch = non_negative_costs(&switches, noise(&of_switches, rounds));
+    let [_, turn, of_packet, of_byte] = of_switch;
     for (of, costs) in [
         ("sending", [send_system_call, send_call, send_packet, send_byte]),
         ("receiving", [system_call, call, packet, byte]),
@@ -449,6 +482,7 @@ fn evaluate(
             }),
             ..HostTable::default()
         },
+        fit: Fit { host: costs, switch: of_switch, wake: wake_ns, switch_wake: switch_wake_ns },
         spread,
         missing,
     })
@@ -479,18 +513,20 @@ impl Measured {
             ("message", host.send_call_ns, host.receive_call_ns),
             ("packet", host.send_packet_ns, host.receive_packet_ns),
             ("byte", host.send_byte_ns, host.receive_byte_ns),
+            ("pair", host.send_pair_ns, host.receive_pair_ns),
         ];
         for (name, send, receive) in rows {
             text += &format!("{name:<22}{:>12}{:>12}\n", send.0, receive.0);
         }
         if let Some(switch) = &host.switch {
             text += &format!(
-                "to sleep and wake up: {} ns; the switch process: {} ns, {} a turn, {} a packet, {} a byte\n",
+                "to sleep and wake up: {} ns; the switch process: {} ns, {} a turn, {} a packet, {} a byte, {} a pair\n",
                 host.wake_cost_ns.0,
                 switch.wake_cost_ns.0,
                 switch.system_call_ns.0,
                 switch.packet_ns.0,
-                switch.byte_ns.0
+                switch.byte_ns.0,
+                switch.pair_ns.0
             );
         }
         let wake = |share: f64| {

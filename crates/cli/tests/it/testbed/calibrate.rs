@@ -33,6 +33,12 @@ fn calibrates(place: &Place, more: &[&str]) {
             ["system_call", "call", "packet", "byte"].map(|of| format!("{direction}_{of}_ns"));
         assert!(costs.iter().any(|key| host[key].as_float().unwrap() > 0.0), "{table}");
     }
+    // So do pairs, unless their loads could not be measured, which the file says.
+    let pairs = [&host["send_pair_ns"], &host["receive_pair_ns"], &host["switch"]["pair_ns"]];
+    let missing = host["measured"]["missing"].as_array().unwrap().iter();
+    let unknown = missing.filter(|it| it.as_str().unwrap().contains("the cost of a pair")).count();
+    let known = pairs.iter().filter(|cost| cost.as_float().unwrap() > 0.0).count();
+    assert_eq!(known + unknown, pairs.len(), "{table}");
     assert!(host["wake_us"].as_array().unwrap().len() > 3);
     let is_overlay = host["measured"]["in"].as_str() == Some("UDP on loopback");
     assert_eq!(is_overlay, !more.is_empty() || !may_make_namespaces());
