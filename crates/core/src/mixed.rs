@@ -21,6 +21,14 @@ impl<T: Header, G: Header> Header for Mixed<T, G> {
     }
 
     #[inline]
+    fn payload_bytes(&self) -> u32 {
+        match self {
+            Self::Transport(header) => header.payload_bytes(),
+            Self::Group(header) => header.payload_bytes(),
+        }
+    }
+
+    #[inline]
     fn path(&self) -> Option<u16> {
         match self {
             Self::Transport(header) => header.path(),

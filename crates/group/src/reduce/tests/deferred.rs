@@ -33,7 +33,7 @@ fn a_result_is_compared_when_the_driver_says_so_and_the_job_ends_as_of_its_uploa
     let mut under_way = Schedule::default();
     let mut now = Time::ZERO;
     while !nodes[0].has_to_compare() {
-        now = now + Span::from_ms(1);
+        now += Span::from_ms(1);
         while let Some((at, (to, packet, payload))) = under_way.pop_due(now) {
             let payload: Vec<u8> = payload;
             nodes[usize::from(to == worker)].receive(at, &packet, &payload);
