@@ -53,7 +53,7 @@ pub use ids::{HostId, MessageId, Port};
 pub use mixed::Mixed;
 pub use node::Node;
 pub use packet::{Ecn, Header, Packet, Rank, Slice};
-pub use prefetch::prefetch;
+pub use prefetch::{prefetch, prefetch_two};
 pub use program::{Destination, Egress, PayloadStore, PortSet, SwitchProgram, Verdict};
 pub use queue::{Admission, DropReason, Fifo, PacketRef, Pool};
 pub use ranges::{Assembler, RangeSet, TooManyRanges};

@@ -51,6 +51,10 @@ pub trait Node {
     #[inline]
     fn prefetch(&self) {}
 
+    /// Requests the cache lines that [`Node::poll_transmit`] will read, once those of [`Node::prefetch`] are there.
+    #[inline]
+    fn prefetch_transmit(&self) {}
+
     /// Requests the cache lines that [`Node::handle_packet`] will read for this packet, once those of
     /// [`Node::prefetch`] are there.
     #[inline]

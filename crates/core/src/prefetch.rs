@@ -17,6 +17,14 @@ pub fn prefetch<T: ?Sized>(value: &T) {
     request(address.cast());
 }
 
+/// Requests the first two cache lines of a value that begins at a line of its own: more than 64 bytes.
+#[inline(always)]
+pub fn prefetch_two<T>(value: &T) {
+    let address: *const T = value;
+    request(address.cast());
+    request(address.cast::<i8>().wrapping_add(64));
+}
+
 #[cfg(all(target_arch = "x86_64", not(miri)))]
 #[inline(always)]
 fn request(address: *const i8) {
@@ -52,6 +60,7 @@ mod tests {
         let values = [7_u64; 100];
         for value in &values {
             prefetch(value);
+            prefetch_two(value);
         }
         prefetch(&values[..0]);
         prefetch("");

@@ -32,6 +32,7 @@ macro_rules! define_transports {
 
         /// One host's instance of any transport.
         #[derive(Debug)]
+        #[repr(u64)]
         pub enum Machine {
             $($(#[$doc])* $variant(crate::$module::Host),)+
         }
@@ -202,6 +203,11 @@ impl Node for Machine {
     #[inline]
     fn prefetch(&self) {
         delegate!(self, machine => machine.prefetch());
+    }
+
+    #[inline]
+    fn prefetch_transmit(&self) {
+        delegate!(self, machine => machine.prefetch_transmit());
     }
 
     #[inline]

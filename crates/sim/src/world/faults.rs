@@ -1,7 +1,5 @@
 //! Hosts that pause and crash; faults of links are the network's.
 
-use std::collections::VecDeque;
-
 use rackweave_core::{DropReason, HostId, Transport as _};
 
 use super::World;
@@ -34,7 +32,7 @@ impl<M: Model> World<'_, M> {
         match (fault, &mut *state) {
             (Some(FaultKind::Pause), HostState::Up) => {
                 self.flush(host);
-                self.hosts.all[number].state = HostState::Paused(VecDeque::new());
+                self.hosts.all[number].state = HostState::Paused(Box::default());
                 self.pause_app(host);
             }
             (Some(FaultKind::Crash), HostState::Up | HostState::Paused(_)) => self.crash(host),
@@ -42,7 +40,7 @@ impl<M: Model> World<'_, M> {
                 let ring = std::mem::take(ring);
                 *state = HostState::Up;
                 self.resume(host);
-                for packet in ring {
+                for packet in *ring {
                     self.handle_packet(host, &packet);
                 }
                 self.rouse_resumed(host);
@@ -54,7 +52,7 @@ impl<M: Model> World<'_, M> {
                 self.hosts.all[number].transports = transports.into();
                 self.crash_node(host, false);
                 if fault.is_some() {
-                    self.hosts.all[number].state = HostState::Paused(VecDeque::new());
+                    self.hosts.all[number].state = HostState::Paused(Box::default());
                 } else {
                     self.hosts.all[number].state = HostState::Up;
                     self.resume(host);

@@ -1,6 +1,7 @@
 //! Hosts: their transports and nodes, which the network polls for packets.
 
 use std::collections::VecDeque;
+use std::mem::offset_of;
 use std::ops::{Deref, DerefMut};
 
 use rackweave_core::{
@@ -28,13 +29,15 @@ pub(super) struct Hosts<M: Model> {
     timer_grain: Span,
 }
 
-/// A host of the fabric: its transports and at most one node of a group system.
+/// A host of the fabric: its transports and at most one node of a group system. It begins at a cache line, and its transport
+/// after the 32 bytes of the other fields, so that a transport knows which of its own fields share lines.
+#[repr(C, align(64))]
 pub(super) struct Host<M: Model> {
-    pub(super) transports: Transports<M::Transport>,
+    pub(super) state: HostState<M::Header>,
     node: Option<(u32, u8)>,
     /// The transport or node that is polled first for the next packet.
     next_polled: u8,
-    pub(super) state: HostState<M::Header>,
+    pub(super) transports: Transports<M::Transport>,
 }
 
 /// The transports of a host. Nearly all hosts have one, which is stored in the host itself: in a large fabric a pointer to
@@ -85,7 +88,11 @@ impl<T> DerefMut for Transports<T> {
 pub(super) enum HostState<H> {
     Up,
     /// Paused: packets that arrive wait in its NIC's receive ring.
-    Paused(VecDeque<Packet<H>>),
+    #[expect(
+        clippy::box_collection,
+        reason = "few hosts are ever paused, and those that run keep to few cache lines"
+    )]
+    Paused(Box<VecDeque<Packet<H>>>),
     /// Crashed: its state is lost.
     Down,
 }
@@ -110,6 +117,7 @@ impl<M: Model> Hosts<M> {
         nodes: Vec<Attached<M::Group>>,
         config: Option<&HostConfig>,
     ) -> Self {
+        const { assert!(offset_of!(Host<M>, transports) == 32) };
         let host = |number| Host {
             transports: transports(HostId(number)).into(),
             node: None,
@@ -206,16 +214,20 @@ impl<M: Model> Edge<M::Header> for Hosts<M> {
 
     #[inline]
     fn prefetch(&self, host: HostId) {
-        let host = &self.all[host.0 as usize];
-        prefetch(&host.transports);
-        prefetch(&host.state);
-        prefetch(&host.node);
+        prefetch(&self.all[host.0 as usize]);
     }
 
     #[inline]
     fn prefetch_node(&self, host: HostId) {
         for transport in self.all[host.0 as usize].transports.iter() {
             transport.prefetch();
+        }
+    }
+
+    #[inline]
+    fn prefetch_transmit(&self, host: HostId) {
+        for transport in self.all[host.0 as usize].transports.iter() {
+            transport.prefetch_transmit();
         }
     }
 

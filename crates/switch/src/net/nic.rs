@@ -37,6 +37,11 @@ pub trait Edge<H: Header> {
     #[inline]
     fn prefetch_node(&self, _host: HostId) {}
 
+    /// Requests the cache lines that the host needs for the next packet that it sends, once those of
+    /// [`Edge::prefetch_node`] are there.
+    #[inline]
+    fn prefetch_transmit(&self, _host: HostId) {}
+
     /// Requests the cache lines that the host needs for a packet which is about to arrive there, once those of
     /// [`Edge::prefetch_node`] are there.
     #[inline]

@@ -28,7 +28,7 @@ impl<P: SwitchProgram, B: PayloadStore<P::Header>> Net<P, B> {
         }
         for component in self.events.current() {
             if let Some(link) = self.links.get(component as usize) {
-                self.prefetch_messages(edge, link);
+                self.prefetch_messages(edge, component, link);
             }
         }
         for component in self.events.ahead(1) {
@@ -107,9 +107,12 @@ impl<P: SwitchProgram, B: PayloadStore<P::Header>> Net<P, B> {
     }
 
     /// Requests the state of the message that the first packet on a link belongs to, if it reaches a host, or the rest of
-    /// the port that it leaves by.
+    /// the port that it leaves by; and that of the message of which the link's own host sends the next packet.
     #[inline]
-    fn prefetch_messages<E: Edge<P::Header>>(&self, edge: &E, link: &Link) {
+    fn prefetch_messages<E: Edge<P::Header>>(&self, edge: &E, number: u32, link: &Link) {
+        if number < self.components.hosts {
+            edge.prefetch_transmit(HostId(number));
+        }
         let Some(first) = link.in_flight.front() else { return };
         match link.to.switch() {
             Some(switch) => {

@@ -1,18 +1,20 @@
 //! A binary heap of slots whose keys can change: it records the position of each slot.
 
+use smallvec::SmallVec;
+
 const NOWHERE: u32 = u32::MAX;
 
 /// A min-heap with at most one entry per slot. Ties are broken by slot number, lowest first.
 #[derive(Debug)]
 pub(crate) struct Heap<K> {
-    heap: Vec<(K, u32)>,
+    heap: SmallVec<[(K, u32); 1]>,
     /// For each slot, the position of its entry in the heap.
-    position: Vec<u32>,
+    position: SmallVec<[u32; 4]>,
 }
 
 impl<K> Default for Heap<K> {
     fn default() -> Self {
-        Self { heap: Vec::new(), position: Vec::new() }
+        Self { heap: SmallVec::new(), position: SmallVec::new() }
     }
 }
 
@@ -23,12 +25,12 @@ impl<K: Copy + Ord> Heap<K> {
     }
 
     #[inline]
-    pub(crate) const fn is_empty(&self) -> bool {
+    pub(crate) fn is_empty(&self) -> bool {
         self.heap.is_empty()
     }
 
     #[inline]
-    pub(crate) const fn len(&self) -> usize {
+    pub(crate) fn len(&self) -> usize {
         self.heap.len()
     }
 

@@ -12,6 +12,7 @@ struct Link {
 
 /// A doubly linked FIFO whose links are indexed by slot.
 #[derive(Debug)]
+#[repr(C)]
 pub(crate) struct List {
     first: u32,
     last: u32,

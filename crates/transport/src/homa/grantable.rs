@@ -2,13 +2,16 @@
 
 use std::collections::BTreeSet;
 
+use smallvec::SmallVec;
+
 use super::grants::Key;
 
 /// Messages in the order of [`Key`]. The first few, which nearly all operations concern, are in a list; a
 /// backlog of many thousand streams behind them is in a tree.
 #[derive(Debug, Default)]
+#[repr(C)]
 pub(super) struct Grantable {
-    first: Vec<Key>,
+    first: SmallVec<[Key; 1]>,
     /// The other messages, all after those in `first`; empty unless `first` is full.
     rest: BTreeSet<Key>,
 }

@@ -1,6 +1,10 @@
 //! Grants: the receiver grants few messages at a time, those with the fewest remaining bytes.
 
+use core::mem::offset_of;
 use std::collections::BTreeSet;
+
+use rackweave_core::prefetch;
+use smallvec::SmallVec;
 
 use super::config::Config;
 use super::grantable::{Change, Grantable};
@@ -33,10 +37,11 @@ struct Entry {
 /// in the sorted list here, whose first few are granted. So a thousand messages of one peer cost no more than
 /// one.
 #[derive(Debug, Default)]
+#[repr(C)]
 pub(super) struct Grants {
-    active: Vec<Entry>,
-    /// All of these messages by age, with their slots, if the oldest has a share.
+    /// All messages by age, with their slots, if the oldest has a share.
     by_age: BTreeSet<(u64, u32)>,
+    active: SmallVec<[Entry; 1]>,
     /// Bytes of all messages that are granted or unscheduled, and not received.
     pub(super) incoming: u64,
     /// Bytes granted in SRPT order since the last grant to the oldest message.
@@ -56,6 +61,15 @@ fn key_of(rpcs: &Rpcs, slot: u32, incoming: &Incoming) -> Key {
 }
 
 impl Grants {
+    /// Where the fields begin that every packet of data reads.
+    pub(super) const HOT: usize = offset_of!(Self, active);
+
+    /// Requests the cache line of what each packet of data reads.
+    #[inline]
+    pub(super) fn prefetch(&self) {
+        prefetch(&self.active);
+    }
+
     fn position(&self, key: Key) -> Result<usize, usize> {
         self.active.binary_search_by(|entry| entry.key.cmp(&key))
     }

@@ -60,6 +60,7 @@ mod tests;
 mod timers;
 mod windows;
 
+use core::mem::offset_of;
 use std::collections::VecDeque;
 use std::sync::Arc;
 
@@ -103,31 +104,45 @@ enum Control {
     },
 }
 
-/// Homa at one host.
+/// Homa at one host. What packets read lies together: in a large fabric each cache line of a host is a miss.
 #[derive(Debug)]
+#[repr(C)]
 pub struct Host {
-    id: HostId,
     config: Arc<Config>,
-    rpcs: Rpcs,
-    peers: Peers,
+    next_tick: Option<Time>,
     control: VecDeque<Control>,
+    events: VecDeque<Event>,
+    rpcs: Rpcs,
+    /// When the timer of each stream expires.
+    stream_timers: Heap<Time>,
+    id: HostId,
+    recovery: RecoveryCounters,
     queue: SendQueue,
+    peers: Peers,
+    leverage: Box<windows::State>,
+    /// Ticks that passed without a timer, because this host stood still.
+    missed_ticks: u64,
+    /// The tick of the last timer, or of its start.
+    last_tick: u64,
     grants: Grants,
     repairs: Repairs,
     finished: FinishedQueue,
-    events: VecDeque<Event>,
-    recovery: RecoveryCounters,
     /// See [`Transport::not_admitted`].
     not_admitted: u64,
-    next_tick: Option<Time>,
-    /// The tick of the last timer, or of its start.
-    last_tick: u64,
-    /// Ticks that passed without a timer, because this host stood still.
-    missed_ticks: u64,
-    leverage: windows::State,
-    /// When the timer of each stream expires.
-    stream_timers: Heap<Time>,
 }
+
+/// Where a host begins in a cache line in the simulator, whose fabrics have thousands of them: behind the simulator's own state of
+/// the host and the tag of [`crate::Machine`].
+const BEGINS_AT: usize = 40;
+
+/// What most packets read is in eight cache lines, which [`Node::prefetch`] requests.
+const _: () = {
+    assert!((BEGINS_AT + offset_of!(Host, control)).is_multiple_of(64));
+    assert!((BEGINS_AT + offset_of!(Host, rpcs)).is_multiple_of(64));
+    assert!((BEGINS_AT + offset_of!(Host, queue) + SendQueue::HOT).is_multiple_of(64));
+    assert!((BEGINS_AT + offset_of!(Host, grants) + Grants::HOT) % 64 <= 8);
+    assert!((BEGINS_AT + offset_of!(Host, repairs)).is_multiple_of(64));
+};
 
 impl Host {
     /// Creates Homa at host `id`, without messages. Hosts share their configuration, which must have passed
@@ -151,7 +166,7 @@ impl Host {
             next_tick: None,
             last_tick: 0,
             missed_ticks: 0,
-            leverage: windows::State::default(),
+            leverage: Box::default(),
             stream_timers: Heap::default(),
         }
     }
@@ -443,6 +458,10 @@ impl Node for Host {
     #[inline]
     fn poll_transmit(&mut self, now: Time, _port: u8) -> Option<Packet<Header>> {
         while let Some(control) = self.control.pop_front() {
+            if self.control.is_empty() {
+                // The next one begins at the buffer's start, so that a queue that is mostly empty uses one cache line.
+                self.control.clear();
+            }
             if let Some(packet) = self.control_packet(now, control) {
                 return Some(packet);
             }
@@ -463,7 +482,7 @@ impl Node for Host {
     #[inline]
     fn poll_timeout(&self) -> Option<Time> {
         let stream = self.stream_timers.first().map(|(at, _)| at);
-        [self.next_tick, self.leverage.pacer.next_timeout(), stream].into_iter().flatten().min()
+        [self.next_tick, self.pacer_timeout(), stream].into_iter().flatten().min()
     }
 
     #[inline]
@@ -473,19 +492,32 @@ impl Node for Host {
 
     #[inline]
     fn prefetch(&self) {
-        prefetch(&self.rpcs);
-        prefetch(&self.peers);
+        prefetch(&self.config);
         prefetch(&self.control);
-        prefetch(&self.queue);
-        prefetch(&self.grants);
+        prefetch(&self.rpcs);
+        prefetch(&self.stream_timers);
+        self.queue.prefetch();
+        prefetch(&self.peers);
+        self.grants.prefetch();
         prefetch(&self.repairs);
-        prefetch(&self.events);
-        prefetch(&self.next_tick);
+    }
+
+    #[inline]
+    fn prefetch_transmit(&self) {
+        if let Some(slot) = self.queue.shortest()
+            && let Some(peer) = self.rpcs.prefetch_slot(slot)
+        {
+            self.peers.prefetch(peer);
+        }
     }
 
     #[inline]
     fn prefetch_for(&self, packet: &Packet<Header>) {
-        self.rpcs.prefetch(packet.src, packet.header.local_id());
+        if let Some(peer) = self.rpcs.prefetch(packet.src, packet.header.local_id()) {
+            self.peers.prefetch(peer);
+        }
+        // Where the GRANT for the packet is put.
+        prefetch(self.control.as_slices().0);
     }
 }
 

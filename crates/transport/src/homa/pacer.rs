@@ -28,9 +28,18 @@ impl Pacer {
 }
 
 impl Host {
+    /// When the pacer expires; without one its state is not read.
+    #[inline]
+    pub(super) fn pacer_timeout(&self) -> Option<Time> {
+        if self.config.leverage.rtt_pacer { self.leverage.pacer.next_timeout() } else { None }
+    }
+
     /// Whether new data must wait because the last packet was for a congested peer.
     #[inline]
     pub(super) fn backs_off(&mut self, now: Time) -> bool {
+        if !self.config.leverage.rtt_pacer {
+            return false;
+        }
         match self.leverage.pacer.resume_at {
             Some(at) if at > now => true,
             Some(_) => {

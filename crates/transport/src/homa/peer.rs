@@ -1,22 +1,27 @@
 //! The state that a host keeps for each of its peers.
 
-use rackweave_core::HostId;
+use rackweave_core::{HostId, prefetch};
 use rustc_hash::FxHashMap;
 
 use super::cutoffs::Cutoffs;
 use super::grantable::Grantable;
 use super::windows::PeerPath;
 
-/// A peer: another host with which this one has, or recently had, RPCs.
+/// A peer: another host with which this one has, or recently had, RPCs. What packets read comes first, in one cache line.
 #[derive(Debug)]
+#[repr(C, align(64))]
 pub(super) struct Peer {
+    /// Its unscheduled levels and their version; `None` before its first CUTOFFS packet.
+    pub(super) cutoffs: Option<Box<(Cutoffs, u16)>>,
+    /// Local ids of finished RPCs that are still to be acknowledged.
+    pub(super) acks: Vec<u64>,
+    /// Its messages that are not completely granted.
+    pub(super) grantable: Grantable,
     pub(super) host: HostId,
     /// Number of RPCs in progress with it.
     pub(super) rpcs: u32,
     /// The last tick in which an RPC with it started or ended.
     pub(super) used: u64,
-    /// Its unscheduled levels and their version; `None` before its first CUTOFFS packet.
-    pub(super) cutoffs: Option<Box<(Cutoffs, u16)>>,
     /// One more than the tick in which this host last sent its own CUTOFFS; 0 if it has not.
     pub(super) cutoffs_sent: u64,
     /// Number of RESENDs since the peer's last packet.
@@ -26,10 +31,6 @@ pub(super) struct Peer {
     /// Of the RPCs whose RESEND is due in this tick, the slot of the one whose last RESEND is the oldest, behind that RESEND's tick and
     /// the RPC's birth.
     pub(super) turn: Option<(u64, u64, u32)>,
-    /// Local ids of finished RPCs that are still to be acknowledged.
-    pub(super) acks: Vec<u64>,
-    /// Its messages that are not completely granted.
-    pub(super) grantable: Grantable,
     /// Local ids up to this one are refused until `floor_until`, because their state was forgotten for lack of
     /// room.
     pub(super) floor: u64,
@@ -41,6 +42,7 @@ pub(super) struct Peer {
 
 /// The peers of a host.
 #[derive(Debug, Default)]
+#[repr(C)]
 pub(super) struct Peers {
     slots: Vec<Peer>,
     index: FxHashMap<HostId, u32>,
@@ -154,6 +156,12 @@ impl Peers {
     /// Bytes of a message to a peer that are sent without grants; 0 if its round trip is not known.
     pub(super) fn unscheduled_window(&self, peer: u32) -> u32 {
         self.slots[peer as usize].path.as_deref().map_or(0, |path| path.unscheduled)
+    }
+
+    /// Requests the cache line that packets of this peer read.
+    #[inline]
+    pub(super) fn prefetch(&self, peer: u32) {
+        prefetch(&self.slots[peer as usize]);
     }
 
     /// The slot of the peer with this address, if it is known.

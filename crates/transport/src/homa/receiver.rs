@@ -58,7 +58,7 @@ impl Host {
     ) -> Option<u32> {
         let id = header.local_id();
         let is_client = id & 1 == 0;
-        let known = self.rpcs.find(from, id);
+        let known = self.rpcs.find_often(from, id);
         match known {
             Known::Slot(slot) => match self.rpcs.get(slot).state {
                 State::Receiving(_) => return Some(slot),

@@ -30,15 +30,16 @@ const RESPONSE_PATIENCE: u32 = 4;
 
 /// The bytes that RESENDs have requested.
 #[derive(Debug, Default)]
+#[repr(C)]
 pub(super) struct Repairs {
     /// Bytes of all messages that are requested and not received.
     asked: u64,
     /// Messages whose gaps are to be requested; the next one is last.
     due: Vec<u32>,
-    /// The number of the last tick.
-    tick: u64,
-    /// Bytes of data that arrived since that tick, by priority.
+    /// Bytes of data that arrived since the last tick, by priority.
     arrived_bytes: [u64; MAX_PRIORITIES as usize],
+    /// The number of that tick.
+    tick: u64,
     /// Priorities below this one had no room on the link before the last tick.
     starved_below: u8,
 }

@@ -2,7 +2,7 @@
 
 use core::hash::{Hash, Hasher};
 
-use rackweave_core::{Assembler, HostId, prefetch};
+use rackweave_core::{Assembler, HostId, prefetch_two};
 use rackweave_wire::homa::stream::Reason;
 use rustc_hash::FxHashMap;
 
@@ -10,7 +10,10 @@ use super::stream::Stream;
 
 /// An RPC or a one-way message. Only one of its two directions is active at a time, because the response
 /// implies that the request has arrived.
+///
+/// What packets read comes first, in two cache lines.
 #[derive(Clone, Debug)]
+#[repr(C, align(64))]
 pub(super) struct Rpc {
     /// The id of the RPC at this host: even if this host is the client, otherwise odd.
     pub(super) id: u64,
@@ -28,8 +31,6 @@ pub(super) struct Rpc {
     pub(super) asked: u16,
     /// Number of silent ticks at which the peer is asked next.
     pub(super) next_ask: u16,
-    /// The tick of the last RESEND; before the first, that in which the RPC was created.
-    pub(super) resent_at: u64,
     /// Number of consecutive BUSY packets.
     pub(super) busy: u16,
     /// Number of restarts of the message because the peer did not know it.
@@ -38,10 +39,12 @@ pub(super) struct Rpc {
     pub(super) refused: u16,
     /// Whether the peer's last packet was UNKNOWN.
     pub(super) unknown: bool,
-    /// The ticks that the host had missed when the present silence began.
-    pub(super) missed_before: u64,
     /// The active direction and its state.
     pub(super) state: State,
+    /// The tick of the last RESEND; before the first, that in which the RPC was created.
+    pub(super) resent_at: u64,
+    /// The ticks that the host had missed when the present silence began.
+    pub(super) missed_before: u64,
 }
 
 impl Rpc {
@@ -227,14 +230,30 @@ impl Hash for Key {
     }
 }
 
+/// An RPC that is found without the index.
+#[derive(Clone, Copy, Debug)]
+struct Recent {
+    key: Key,
+    slot: u32,
+    /// The slot of its peer.
+    peer: u32,
+}
+
+/// No recent RPC.
+const NOTHING: Recent = Recent { key: Key::new(HostId(0), 0), slot: NONE, peer: NONE };
+
 /// The RPCs of a host.
 #[derive(Debug)]
+#[repr(C)]
 pub(super) struct Rpcs {
     slots: Vec<Rpc>,
+    /// The RPCs of which a packet of a message has last arrived: one of which this host is the client, and one of which it
+    /// is the server. In large fabrics each lookup in the index is two cache misses, and nearly all packets belong to few messages.
+    recent: [Recent; 2],
     free: u32,
     live: u32,
-    births: u64,
     index: FxHashMap<Key, u32>,
+    births: u64,
     /// A bit for each slot that is in use, so that a tick need not read all slots that ever were.
     used: Vec<u64>,
 }
@@ -243,6 +262,7 @@ impl Default for Rpcs {
     fn default() -> Self {
         Self {
             slots: Vec::new(),
+            recent: [NOTHING; 2],
             free: NONE,
             live: 0,
             births: 0,
@@ -256,6 +276,9 @@ impl Rpcs {
     /// Looks up the RPC with this local id.
     #[inline]
     pub(super) fn find(&self, host: HostId, id: u64) -> Known {
+        if let Some(recent) = self.recent(host, id) {
+            return Known::Slot(recent.slot);
+        }
         match self.index.get(&Key::new(host, id)) {
             None => Known::No,
             Some(&slot) if slot >= ACKNOWLEDGED => Known::Finished,
@@ -263,14 +286,39 @@ impl Rpcs {
         }
     }
 
-    /// Requests the cache lines of the RPC with this local id.
+    /// The RPC with this local id, if it is a recent one.
     #[inline]
-    pub(super) fn prefetch(&self, host: HostId, id: u64) {
-        if let Known::Slot(slot) = self.find(host, id) {
-            let rpc = &self.slots[slot as usize];
-            prefetch(rpc);
-            prefetch(&rpc.state);
+    fn recent(&self, host: HostId, id: u64) -> Option<Recent> {
+        let recent = self.recent[(id & 1) as usize];
+        (recent.slot != NONE && recent.key == Key::new(host, id)).then_some(recent)
+    }
+
+    /// As [`Self::find`], for a packet of which others of the same message will probably follow.
+    #[inline]
+    pub(super) fn find_often(&mut self, host: HostId, id: u64) -> Known {
+        let known = self.find(host, id);
+        if let Known::Slot(slot) = known {
+            let peer = self.slots[slot as usize].peer;
+            self.recent[(id & 1) as usize] = Recent { key: Key::new(host, id), slot, peer };
         }
+        known
+    }
+
+    /// Requests the cache lines of the RPC with this local id; returns the slot of its peer, if that is known without
+    /// waiting for them.
+    #[inline]
+    pub(super) fn prefetch(&self, host: HostId, id: u64) -> Option<u32> {
+        match self.find(host, id) {
+            Known::Slot(slot) => self.prefetch_slot(slot),
+            _ => None,
+        }
+    }
+
+    /// As [`Self::prefetch`], for the RPC in this slot.
+    #[inline]
+    pub(super) fn prefetch_slot(&self, slot: u32) -> Option<u32> {
+        prefetch_two(&self.slots[slot as usize]);
+        self.recent.iter().find(|recent| recent.slot == slot).map(|recent| recent.peer)
     }
 
     /// Adds an unknown RPC.
@@ -338,6 +386,10 @@ impl Rpcs {
     pub(super) fn remove(&mut self, slot: u32, memory: Memory) {
         let rpc = &mut self.slots[slot as usize];
         let key = Key::new(rpc.host, rpc.id);
+        let recent = &mut self.recent[(rpc.id & 1) as usize];
+        if recent.slot == slot {
+            *recent = NOTHING;
+        }
         rpc.state = State::Free(self.free);
         self.free = slot;
         self.live -= 1;
@@ -419,6 +471,29 @@ mod tests {
     use rackweave_core::Rng;
 
     use super::*;
+
+    #[test]
+    fn an_rpc_that_has_ended_is_not_found_without_the_index() {
+        let mut rpcs = Rpcs::default();
+        let add = |rpcs: &mut Rpcs, host, id| {
+            rpcs.insert(HostId(host), host, id, false, 0, State::InService)
+        };
+        let (client, server) = (add(&mut rpcs, 1, 2), add(&mut rpcs, 1, 3));
+        for _ in 0..2 {
+            assert_eq!(rpcs.find_often(HostId(1), 2), Known::Slot(client));
+            assert_eq!(rpcs.find_often(HostId(1), 3), Known::Slot(server));
+        }
+        assert_eq!(rpcs.find(HostId(2), 2), Known::No, "the id of another peer");
+        rpcs.remove(server, Memory::Finished);
+        assert_eq!(rpcs.find(HostId(1), 3), Known::Finished);
+        assert_eq!(rpcs.find(HostId(1), 2), Known::Slot(client));
+        // Another one is in its slot.
+        assert_eq!(add(&mut rpcs, 2, 5), server);
+        assert_eq!(rpcs.find(HostId(1), 3), Known::Finished);
+        assert_eq!(rpcs.find_often(HostId(2), 5), Known::Slot(server));
+        rpcs.remove(client, Memory::None);
+        assert_eq!(rpcs.find_often(HostId(1), 2), Known::No);
+    }
 
     #[test]
     fn slots_in_use_are_found_in_order() {

@@ -95,7 +95,9 @@ impl Host {
         let end = offset.saturating_add(max_payload).min(outgoing.length);
         outgoing.next = end;
         // After a restart of the message, see `restart_message`.
-        self.recovery.retransmissions += u64::from(offset < outgoing.sent_to);
+        if offset < outgoing.sent_to {
+            self.recovery.retransmissions += 1;
+        }
         outgoing.sent_to = outgoing.sent_to.max(end);
         let (left, more) = (outgoing.length - end, outgoing.is_ready());
         self.queue.sent(Ready { left, slot, birth }, more);
@@ -194,7 +196,7 @@ impl Host {
         priority: u8,
         resend_all: bool,
     ) {
-        let Known::Slot(slot) = self.rpcs.find(from, id) else { return };
+        let Known::Slot(slot) = self.rpcs.find_often(from, id) else { return };
         let rpc = self.rpcs.get_mut(slot);
         rpc.note_alive(self.config.resend_ticks);
         rpc.busy = 0;

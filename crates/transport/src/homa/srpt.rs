@@ -1,5 +1,9 @@
 //! The send queue: shortest remaining processing time (SRPT) first.
 
+use core::mem::offset_of;
+
+use rackweave_core::prefetch;
+
 use crate::common::{Heap, List};
 
 /// A message or stream with bytes that may be sent now.
@@ -18,16 +22,18 @@ pub(super) struct Ready {
 /// It replaces the kernel module's throttled list and pacer thread: bytes wait here and not in the NIC, because
 /// the driver asks for a packet only when the link is free.
 #[derive(Debug)]
+#[repr(C)]
 pub(super) struct SendQueue {
-    shortest: Heap<(u32, u64)>,
-    /// The same messages by age, if the oldest has a share.
+    /// The messages by age, if the oldest has a share.
     oldest: Heap<u64>,
-    /// RPCs with a range to retransmit, each at most once.
-    resends: List,
     /// Share of packets, in 1/1000, that go to the oldest message instead of the shortest.
     fifo_fraction: u32,
     /// The unused part of that share, in 1/1000 of a packet.
     fifo_credit: u32,
+    /// All messages, the one with the fewest bytes left first.
+    shortest: Heap<(u32, u64)>,
+    /// RPCs with a range to retransmit, each at most once.
+    resends: List,
 }
 
 impl SendQueue {
@@ -40,6 +46,21 @@ impl SendQueue {
             fifo_fraction,
             fifo_credit: 0,
         }
+    }
+
+    /// Where the fields begin that every packet of data reads.
+    pub(super) const HOT: usize = offset_of!(Self, fifo_fraction);
+
+    /// Requests the cache line with the next message.
+    #[inline]
+    pub(super) fn prefetch(&self) {
+        prefetch(&self.fifo_fraction);
+    }
+
+    /// The message with the fewest bytes left.
+    #[inline]
+    pub(super) fn shortest(&self) -> Option<u32> {
+        self.shortest.first().map(|(_, slot)| slot)
     }
 
     /// Adds a message that is not in the queue.
@@ -72,7 +93,9 @@ impl SendQueue {
             self.shortest.set(ready.slot, (ready.left, ready.birth));
         } else {
             self.shortest.remove(ready.slot);
-            self.oldest.remove(ready.slot);
+            if self.fifo_fraction > 0 {
+                self.oldest.remove(ready.slot);
+            }
         }
     }
 

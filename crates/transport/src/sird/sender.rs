@@ -74,7 +74,7 @@ impl Using {
     }
 
     #[cfg(test)]
-    pub(super) const fn nothing_is_ready(&self) -> bool {
+    pub(super) fn nothing_is_ready(&self) -> bool {
         self.shortest.is_empty()
     }
 
