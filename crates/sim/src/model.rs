@@ -75,6 +75,12 @@ pub trait GroupNode: Node<Event = Infallible, Placement = ()> {
         &[]
     }
 
+    /// Returns the number of pairs that the node has put in order since the last call, to send them: its host pays
+    /// [`Costs::pair`](crate::config::Costs::pair) of sending for each, before it sends anything else. Polled only if hosts have costs.
+    fn poll_prepared_pairs(&mut self) -> u32 {
+        0
+    }
+
     /// Called when its host crashes (`down`), or restarts with an empty memory. No other method is called in
     /// between.
     fn crash(&mut self, _now: Time, _down: bool) {}
@@ -325,6 +331,10 @@ impl<T: Header, G: GroupNode> GroupNode for MixedGroup<T, G> {
 
     fn payload(&self) -> &[u8] {
         self.0.payload()
+    }
+
+    fn poll_prepared_pairs(&mut self) -> u32 {
+        self.0.poll_prepared_pairs()
     }
 
     fn crash(&mut self, now: Time, down: bool) {

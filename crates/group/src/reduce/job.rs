@@ -331,6 +331,11 @@ impl JobNode {
         }
     }
 
+    /// Returns the number of pairs that the host's workers have divided into epochs since the last call, to send them.
+    pub fn take_divided(&mut self) -> usize {
+        self.reduce.take_divided()
+    }
+
     /// The host crashes, or starts again. Its data are there after a crash; what it has computed and sent is not, so that its workers map
     /// their data again, and join with a new instance. A host with a master must not crash.
     pub fn crash(&mut self, now: Time, down: bool) {

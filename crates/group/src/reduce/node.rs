@@ -21,6 +21,8 @@ pub struct WorkerSide {
     pairs: Pairs,
     order: Order,
     encoded: Encoded,
+    /// The number of pairs that were divided into epochs since [`WorkerSide::take_divided`] was called.
+    divided: usize,
     outcome: Option<Result<(), Failure>>,
 }
 
@@ -30,7 +32,7 @@ impl WorkerSide {
     pub fn new(config: worker::Config, pairs: Pairs, order: Order, now: Time) -> Self {
         let (operator, digest) = (pairs.operator(), pairs.digest());
         let worker = Worker::new(worker::Config { operator, digest, ..config }, now);
-        Self { worker, pairs, order, encoded: Encoded::default(), outcome: None }
+        Self { worker, pairs, order, encoded: Encoded::default(), divided: 0, outcome: None }
     }
 
     /// Returns the machine.
@@ -69,6 +71,11 @@ impl WorkerSide {
         &self.pairs
     }
 
+    /// Returns the number of pairs that were divided into epochs since the last call, which takes a processor's time.
+    pub const fn take_divided(&mut self) -> usize {
+        std::mem::replace(&mut self.divided, 0)
+    }
+
     fn events(&mut self) {
         while let Some(event) = self.worker.poll_event() {
             match event {
@@ -77,6 +84,7 @@ impl WorkerSide {
                         Ok(encoded) => {
                             self.worker.encoded(encoded.sizes());
                             self.encoded = encoded;
+                            self.divided += self.pairs.len();
                         }
                         Err(_) => self.worker.give_up(Failure::TooLong),
                     }
@@ -336,6 +344,11 @@ impl ReduceNode {
     #[must_use]
     pub fn masters(&self) -> &[MasterSide] {
         &self.masters
+    }
+
+    /// Returns the number of pairs that workers have divided into epochs since the last call.
+    pub fn take_divided(&mut self) -> usize {
+        self.workers.iter_mut().map(WorkerSide::take_divided).sum()
     }
 
     /// Returns the host's masters, to stop and resume their jobs.

@@ -113,6 +113,11 @@ impl<G: GroupNode> Nodes<G> {
         Some(packet)
     }
 
+    /// See [`GroupNode::poll_prepared_pairs`].
+    pub(super) fn poll_prepared_pairs(&mut self, node: u32) -> u32 {
+        self.all[node as usize].node.poll_prepared_pairs()
+    }
+
     /// When a node's timer expires. A node that requests the time at which it was last called waits for the
     /// next packet or event, so that time advances.
     #[inline]

@@ -35,6 +35,8 @@ impl Header for Carries {
 struct Peer {
     me: HostId,
     packet: Option<(HostId, u32)>,
+    /// The pairs that it has put in order for its packet.
+    prepared: u32,
     awaits: u32,
     arrived: Time,
 }
@@ -42,7 +44,8 @@ struct Peer {
 impl Peer {
     fn at(me: u32, packet: Option<(HostId, u32)>, awaits: u32) -> Attached<Self> {
         let me = HostId(me);
-        Attached::at(me, Self { me, packet, awaits, arrived: Time::ZERO })
+        let prepared = packet.map_or(0, |(_, pairs)| pairs);
+        Attached::at(me, Self { me, packet, prepared, awaits, arrived: Time::ZERO })
     }
 }
 
@@ -75,6 +78,10 @@ impl Node for Peer {
 impl GroupNode for Peer {
     fn is_done(&self) -> bool {
         self.packet.is_none() && self.awaits == 0
+    }
+
+    fn poll_prepared_pairs(&mut self) -> u32 {
+        std::mem::take(&mut self.prepared)
     }
 }
 

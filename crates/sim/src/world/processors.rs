@@ -307,8 +307,22 @@ impl<M: Model> World<'_, M> {
         }
     }
 
+    /// Pays for the pairs that a node has put in order to send them. That all of what a pair costs a sender is paid then, and none of it when
+    /// a packet carries the pair, is our simplification: sorting them is most of it.
+    fn pay_for_prepared(&mut self, host: HostId) {
+        let Some((node, _)) = self.hosts.all[host.0 as usize].node() else { return };
+        let pairs = self.hosts.nodes.poll_prepared_pairs(node);
+        if pairs > 0
+            && let Some(tasks) = &mut self.tasks
+        {
+            let sender = tasks.sender(host);
+            tasks.charge(sender, tasks.config.send.pair * u64::from(pairs));
+        }
+    }
+
     #[inline(never)]
     fn rouse_senders(&mut self, host: HostId) {
+        self.pay_for_prepared(host);
         // A packet that a node receives at one port may enable another port to send.
         let ports = match self.hosts.all[host.0 as usize].node() {
             Some((node, _)) => self.hosts.nodes.hosts(node).len(),
@@ -516,9 +530,9 @@ impl<M: Model> World<'_, M> {
                 let outbox = self.hosts.outbox.as_ref();
                 let staged =
                     outbox.and_then(|boxes| boxes[host_of(number).0 as usize].staged.front());
-                let (bytes, pairs) =
-                    staged.map_or((0, 0), |packet| (packet.wire_bytes, packet.header.pairs()));
-                tasks.config.send.of_packet(u32::from(bytes), pairs)
+                let bytes = staged.map_or(0, |packet| packet.wire_bytes);
+                // Its pairs were paid for when they were put in order.
+                tasks.config.send.of_packet(u32::from(bytes), 0)
             }
             (_, Some(_)) if number == tasks.switch() => {
                 tasks.switch_ring.front().map_or(Span::ZERO, |work| work.cost)
