@@ -4,7 +4,7 @@
 //! pays for them; a host's process only writes and reads. So the costs of a packet are found in the switch process, and those of a byte, a
 //! message and a wake-up in the hosts.
 
-use super::fit::{Observation, non_negative_costs};
+use super::fit::{Observation, median, non_negative_costs};
 use super::{Load, awake_ns, noise, rounded, typical};
 use crate::scenario::host::{KernelTcpTable, Nanoseconds};
 use crate::testbed::{HostWork, PointWork, SwitchWork};
@@ -34,6 +34,10 @@ pub(super) const LOADS: [Load; 5] = [
     },
 ];
 
+/// The loads of long messages. What a packet costs the switch process is the median over these, because packets of short ones cost
+/// less, and no division into packets and bytes fits both.
+const LONG: std::ops::Range<usize> = 1..4;
+
 /// The transport of these loads.
 pub(super) const TRANSPORT: &str = "name = 'tcp'\npatience = '2 s'";
 
@@ -48,13 +52,10 @@ fn of_host(work: &HostWork, wake_ns: f64) -> Observation<6> {
     }
 }
 
-/// What the switch process did: seconds, packets and bytes. Its turns cost what they cost under other loads.
-fn of_switch(work: &SwitchWork, wake_ns: f64, turn_ns: f64) -> Observation<3> {
+/// What a packet has cost the switch process in nanoseconds, beyond its sleeps and its turns, which cost what they cost under other loads.
+fn of_packet(work: &SwitchWork, wake_ns: f64, turn_ns: f64) -> f64 {
     let time_ns = awake_ns(work.cpu_s, work.sleeps, wake_ns) - work.turns as f64 * turn_ns;
-    Observation {
-        work: [work.seconds, work.packets as f64, work.bytes as f64],
-        time_ns: time_ns.max(0.0),
-    }
+    time_ns.max(0.0) / work.packets.max(1) as f64
 }
 
 /// Derives the costs from the work of all rounds of all loads, what it costs a host and the switch process to sleep and wake up, and what
@@ -64,8 +65,7 @@ pub(super) fn costs(
     [wake_ns, switch_wake_ns]: [f64; 2],
     turn_ns: f64,
 ) -> Option<KernelTcpTable> {
-    let (mut hosts, mut switches) = (Vec::new(), Vec::new());
-    let (mut of_hosts, mut of_switches) = (Vec::new(), Vec::new());
+    let (mut hosts, mut of_hosts) = (Vec::new(), Vec::new());
     for rounds in works {
         for host in 0..2 {
             let of_rounds: Vec<_> = rounds.iter().map(|work| &work.hosts[host]).collect();
@@ -76,26 +76,23 @@ pub(super) fn costs(
             hosts.push(of_host(work, wake_ns));
             of_hosts.push(spread);
         }
-        let of_rounds: Vec<_> = rounds.iter().map(|work| &work.switch).collect();
-        let cost = |work: &&SwitchWork| work.cpu_s / work.packets.max(1) as f64;
-        let (work, spread) = typical(of_rounds, cost)?;
-        switches.push(of_switch(work, switch_wake_ns, turn_ns));
-        of_switches.push(spread);
     }
     let rounds = works.iter().map(Vec::len).min()?;
     let [_, wake, send, receive, send_byte, receive_byte] =
         non_negative_costs(&hosts, noise(&of_hosts, rounds));
-    let [_, packet, byte] = non_negative_costs(&switches, noise(&of_switches, rounds));
+    let of_long = works.get(LONG)?.iter().flatten();
+    let packets: Vec<f64> =
+        of_long.map(|work| of_packet(&work.switch, switch_wake_ns, turn_ns)).collect();
+    let packet = median(&packets);
     let ns = |x: f64| Nanoseconds(rounded(x));
-    let is_usable = byte.mul_add(super::FULL_PACKET_BYTES, packet) >= super::LEAST_PACKET_NS;
-    is_usable.then(|| KernelTcpTable {
+    (packet >= super::LEAST_PACKET_NS).then(|| KernelTcpTable {
         send_call_ns: ns(send),
         send_byte_ns: ns(send_byte),
         receive_system_call_ns: ns(wake),
         receive_call_ns: ns(receive),
         receive_byte_ns: ns(receive_byte),
         switch_packet_ns: ns(packet),
-        switch_byte_ns: ns(byte),
+        switch_byte_ns: ns(0.0),
     })
 }
 
@@ -136,10 +133,7 @@ mod tests {
         };
         let packets = data + acknowledgements;
         let turns = packets / 3;
-        let ns = 6000.0 * packets as f64
-            + 0.8 * bytes as f64
-            + TURN * turns as f64
-            + WAKES[1] * turns as f64;
+        let ns = 6000.0 * packets as f64 + TURN * turns as f64 + WAKES[1] * turns as f64;
         let switch = SwitchWork {
             seconds: 1.0,
             cpu_s: slower * ns / 1e9,
@@ -168,7 +162,6 @@ mod tests {
             (found.receive_call_ns, 700.0),
             (found.receive_byte_ns, 0.5),
             (found.switch_packet_ns, 6000.0),
-            (found.switch_byte_ns, 0.8),
         ] {
             assert!((found.0 / cost - 1.0_f64).abs() < 0.2, "{} for {cost}", found.0);
         }
