@@ -3,8 +3,8 @@
 //! The costs are those of the testbed's own processes, on loads that belong to no scenario: two hosts and the switch process
 //! run as in `rackweave testbed`, and each process counts its work and the processor time that the kernel accounts to it. The costs
 //! of each kind of work follow from several loads by least squares. Processor time hardly depends on what else runs, where elapsed
-//! time would. A machine that is too busy nevertheless shows in the spread over rounds, and is refused. Two more loads then show what pairs
-//! cost: see [`pairs`].
+//! time would. A machine that is too busy nevertheless shows in the spread over rounds, and is refused. More loads then show what the kernel's
+//! TCP costs (`kernel_tcp`) and what pairs cost (`pairs`).
 
 mod clocks;
 mod fit;
