@@ -57,7 +57,9 @@ pub struct Costs {
     pub packet: Span,
     /// Each byte of a packet on the link.
     pub byte: Span,
-    /// Each pair of key and value, or sum, in a packet ([`Header::pairs`](rackweave_core::Header::pairs)).
+    /// Each pair of key and value. Of receiving: in a packet ([`Header::pairs`](rackweave_core::Header::pairs)), sums included. Of sending:
+    /// that a node puts in order before it sends any ([`GroupNode::poll_prepared_pairs`](crate::GroupNode::poll_prepared_pairs)). Of the
+    /// switch process: that a program adds up.
     pub pair: Span,
 }
 
