@@ -81,9 +81,8 @@ impl Costs {
 /// A process that emulates the fabric's switches in real time, as the testbed's does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SwitchProcess {
-    /// Its costs. A packet is received and sent in one go, when it is due at its host. One that a switch's program consumes is
-    /// only received, and one that a program makes is only sent: see [`SwitchProcess::of_delivered`] and
-    /// [`SwitchProcess::of_consumed`].
+    /// Its costs. A turn first receives all its packets and then sends them one by one: see [`SwitchProcess::of_received`] and
+    /// [`SwitchProcess::of_sent`]. Both are work of the turn in which a packet is due at its host.
     pub costs: Costs,
     /// What it costs to go to sleep and to be woken.
     pub wake_cost: Span,
@@ -92,19 +91,18 @@ pub struct SwitchProcess {
 }
 
 impl SwitchProcess {
-    /// The cost of a packet that is due at its host; `is_made` if a switch's program has made it. Pairs cost nothing here: either no
-    /// program has handled them, or their cost was paid when they were consumed.
+    /// The cost of receiving a packet, and of adding up each of its pairs if a switch's program consumes it, which includes that of
+    /// reading their sums later. That receiving is half of receiving and sending is our simplification.
     #[must_use]
-    pub fn of_delivered(&self, wire_bytes: u32, is_made: bool) -> Span {
-        let whole = self.costs.of_packet(wire_bytes, 0);
-        if is_made { half(whole) } else { whole }
+    pub fn of_received(&self, wire_bytes: u32, consumed_pairs: u32) -> Span {
+        half(self.costs.of_packet(wire_bytes, 0)) + self.costs.pair * u64::from(consumed_pairs)
     }
 
-    /// The cost of a packet that a program has consumed: that of receiving it, and of adding up each of its pairs, which includes that
-    /// of reading their sums later. That receiving is half of receiving and sending is our simplification.
+    /// The cost of sending a packet, which is the only one of a packet that a switch's program has made.
     #[must_use]
-    pub fn of_consumed(&self, wire_bytes: u32, pairs: u32) -> Span {
-        half(self.costs.of_packet(wire_bytes, 0)) + self.costs.pair * u64::from(pairs)
+    pub fn of_sent(&self, wire_bytes: u32) -> Span {
+        let whole = self.costs.of_packet(wire_bytes, 0);
+        whole - half(whole)
     }
 }
 

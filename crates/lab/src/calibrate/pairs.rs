@@ -90,7 +90,7 @@ fn left_of_host(work: &HostWork, fit: &Fit) -> f64 {
 }
 
 /// The same for the switch process. What its program consumes is received only, and what it makes is sent only: like the simulator
-/// (`SwitchProcess::of_consumed`) this takes each for half of a packet.
+/// (`SwitchProcess::of_received`) this takes each for half of a packet.
 fn left_of_switch(work: &PointWork, fit: &Fit) -> f64 {
     let SwitchWork { seconds, cpu_s, turns, sleeps, packets, bytes, received, .. } = work.switch;
     let received_bytes: u64 = work.hosts.iter().map(|host| host.sent_bytes).sum();

@@ -255,6 +255,28 @@ fn acknowledgements_of_the_kernels_tcp_cost_no_thread() {
     assert!(in_process > 1.2 * in_kernel, "{in_process} and {in_kernel}");
 }
 
+/// In the kernel a receiver that is busy acknowledges what it reads together, and one that is not every second segment.
+#[test]
+fn a_busy_receiver_acknowledges_less_often_over_the_kernels_tcp() {
+    let packets_per_segment = |system_call_ns: u32| {
+        let text = format!(
+            "fabric = {{ topology = 'single-switch', hosts = 2, host_link = '1 Gbps' }}\n\
+             transport = {{ name = 'tcp' }}\n\
+             workload = {{ arrivals = 'incast', sizes = '4 MB', senders = 1 }}\n\
+             [host]\n[host.kernel_tcp]\nreceive_system_call_ns = {system_call_ns}\n"
+        );
+        let results = Batch::new(parse(&text, &[])).run(Some(1)).unwrap();
+        let summary = &results.points[0].summary;
+        assert_eq!(summary.messages.completed, 1);
+        // Each packet crosses two links.
+        summary.packet_hops as f64 / 2.0 / (4e6_f64 / 1460.0).ceil()
+    };
+    let (idle, busy) = (packets_per_segment(0), packets_per_segment(100_000));
+    assert!((1.49..1.52).contains(&idle), "{idle}");
+    // A segment takes 12.3 us on the link, so that a read of 100 us finds eight.
+    assert!((1.11..1.16).contains(&busy), "{busy}");
+}
+
 #[test]
 fn cases_set_several_keys_at_once() {
     let text = format!(

@@ -280,10 +280,27 @@ impl<M: Model> World<'_, M> {
         }
     }
 
+    /// Handles the arrival of one of several packets. [`World::flush`] must come before the first and [`World::changed`] after the last.
+    pub(super) fn hand_over(&mut self, host: HostId, packet: PacketRef) {
+        if !self.hosts.all[host.0 as usize].is_up() {
+            return self.receive(host, packet);
+        }
+        let packet = self.net.take(packet);
+        self.pass_to_machine(host, &packet);
+    }
+
     #[inline]
     pub(super) fn handle_packet(&mut self, host: HostId, packet: &Packet<M::Header>) {
-        let now = self.net.now();
         self.flush(host);
+        if self.pass_to_machine(host, packet) {
+            self.changed(host);
+        }
+    }
+
+    /// Passes a packet to its transport or node; returns whether there is one.
+    #[inline]
+    fn pass_to_machine(&mut self, host: HostId, packet: &Packet<M::Header>) -> bool {
+        let now = self.net.now();
         let instance = usize::from(packet.instance());
         let state = &mut self.hosts.all[host.0 as usize];
         if let Some(transport) = state.transports.get_mut(instance) {
@@ -293,10 +310,11 @@ impl<M: Model> World<'_, M> {
             }
         } else if !self.node_handles(host, packet) {
             self.net.payloads().release(packet);
-            return self.net.count_drops(DropReason::WrongProtocol, 1);
+            self.net.count_drops(DropReason::WrongProtocol, 1);
+            return false;
         }
         self.net.payloads().release(packet);
-        self.changed(host);
+        true
     }
 
     /// Handles a host's timer.

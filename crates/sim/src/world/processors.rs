@@ -71,10 +71,12 @@ struct Task {
     rng: Rng,
 }
 
-/// A packet on which the switch process works: its cost, and where it goes; `None` if a program has consumed it.
+/// A packet on which the switch process works: the costs of receiving and of sending it, and where it goes; `None` if a program has
+/// consumed it.
 #[derive(Clone, Copy, Debug)]
 struct SwitchWork {
-    cost: Span,
+    receive: Span,
+    send: Span,
     to: Option<(HostId, PacketRef)>,
 }
 
@@ -186,6 +188,13 @@ impl Tasks {
         self.tasks[number as usize].wants_to_send
     }
 
+    /// How many packets of its batch a task hands over when its present work ends: all of them in the kernel, whose sockets a system call
+    /// empties before it acknowledges what it has read.
+    fn handed_over_together(&self, number: u32) -> u32 {
+        let left = self.tasks[number as usize].left;
+        if self.config.in_kernel && number != self.switch() { left } else { left.min(1) }
+    }
+
     /// Pays for messages between an application and its transport.
     fn charge(&mut self, number: u32, cost: Span) {
         self.task(number).debt += cost;
@@ -226,8 +235,10 @@ impl<M: Model> World<'_, M> {
         }
         let due = self.net.packet(packet);
         let is_made = M::Program::ACTIVE && due.instance() == Packet::<M::Header>::NODE_INSTANCE;
-        let cost = process.of_delivered(due.wire_bytes.into(), is_made);
-        tasks.switch_ring.push_back(SwitchWork { cost, to: Some((host, packet)) });
+        let bytes = due.wire_bytes.into();
+        let receive = if is_made { Span::ZERO } else { process.of_received(bytes, 0) };
+        let send = process.of_sent(bytes);
+        tasks.switch_ring.push_back(SwitchWork { receive, send, to: Some((host, packet)) });
         let switch = tasks.switch();
         self.rouse(switch);
     }
@@ -237,8 +248,8 @@ impl<M: Model> World<'_, M> {
         while let Some(Consumed { wire_bytes, pairs }) = self.net.poll_consumed() {
             let Some(tasks) = &mut self.tasks else { return };
             let Some(process) = tasks.config.switch else { return };
-            let cost = process.of_consumed(wire_bytes.into(), pairs);
-            tasks.switch_ring.push_back(SwitchWork { cost, to: None });
+            let receive = process.of_received(wire_bytes.into(), pairs);
+            tasks.switch_ring.push_back(SwitchWork { receive, send: Span::ZERO, to: None });
             let switch = tasks.switch();
             self.rouse(switch);
         }
@@ -455,7 +466,7 @@ impl<M: Model> World<'_, M> {
     fn interrupt(&mut self) {
         let Some(tasks) = &mut self.tasks else { return };
         let Some(switch) = tasks.config.switch else { return };
-        let packets = tasks.switch_ring.iter().map(|work| work.cost);
+        let packets = tasks.switch_ring.iter().map(|work| work.receive + work.send);
         let call = if tasks.switch_ring.is_empty() { Span::ZERO } else { switch.costs.system_call };
         let turn = packets.fold(call + switch.wake_cost, |sum, cost| sum + cost);
         tasks.switch_interrupts = true;
@@ -479,8 +490,10 @@ impl<M: Model> World<'_, M> {
                 return self.end_turn(number);
             };
             tasks.switch_began = now;
+            let received = tasks.switch_ring.iter().map(|work| work.receive);
+            let before_sending = received.fold(switch.costs.system_call, |sum, cost| sum + cost);
             let task = tasks.task(number);
-            (task.stage, task.left, task.debt) = (Stage::Receiving, left, switch.costs.system_call);
+            (task.stage, task.left, task.debt) = (Stage::Receiving, left, before_sending);
             return self.work_on_next(number);
         }
         self.continue_turn(number, true);
@@ -521,7 +534,7 @@ impl<M: Model> World<'_, M> {
         self.work_on_next(number);
     }
 
-    /// Schedules the end of the work on the first packet of the batch.
+    /// Schedules the end of the work on the first packet of the batch, or on all of a batch that is handed over together.
     fn work_on_next(&mut self, number: u32) {
         let now = self.net.now();
         let Some(tasks) = &mut self.tasks else { return };
@@ -535,14 +548,17 @@ impl<M: Model> World<'_, M> {
                 tasks.config.send.of_packet(u32::from(bytes), 0)
             }
             (_, Some(_)) if number == tasks.switch() => {
-                tasks.switch_ring.front().map_or(Span::ZERO, |work| work.cost)
+                tasks.switch_ring.front().map_or(Span::ZERO, |work| work.send)
             }
             _ => {
-                let packet = tasks.rings[number as usize / 2].front();
-                let packet = packet.map(|packet| self.net.packet(*packet));
-                let (bytes, pairs) =
-                    packet.map_or((0, 0), |packet| (packet.wire_bytes, packet.header.pairs()));
-                tasks.config.receive.of_packet(u32::from(bytes), pairs)
+                let ring = &tasks.rings[number as usize / 2];
+                let together = tasks.handed_over_together(number) as usize;
+                let packets = ring.iter().take(together).map(|packet| self.net.packet(*packet));
+                let costs = packets.map(|packet| {
+                    let bytes = u32::from(packet.wire_bytes);
+                    tasks.config.receive.of_packet(bytes, packet.header.pairs())
+                });
+                costs.fold(Span::ZERO, |sum, cost| sum + cost)
             }
         };
         let task = tasks.task(number);
@@ -550,28 +566,22 @@ impl<M: Model> World<'_, M> {
         self.schedule_task(number);
     }
 
-    /// Hands over the packet on which the work has ended, and goes on.
+    /// Hands over the packets on which the work has ended, and goes on.
     fn finish_received(&mut self, number: u32) {
         let is_runnable = self.is_runnable(number);
         let Some(tasks) = &mut self.tasks else { return };
         let is_switch = number == tasks.switch();
-        let done = if is_switch {
-            tasks.switch_ring.pop_front().and_then(|work| work.to)
-        } else if tasks.task(number).left == 0 {
-            None
-        } else {
-            let packet = tasks.rings[number as usize / 2].pop_front();
-            packet.map(|packet| (host_of(number), packet))
-        };
+        let together = tasks.handed_over_together(number);
         let task = tasks.task(number);
-        task.left = task.left.saturating_sub(1);
+        task.left = task.left.saturating_sub(together.max(1));
         let left = task.left;
-        if let Some((host, packet)) = done {
-            if is_switch {
+        if is_switch {
+            let done = tasks.switch_ring.pop_front().and_then(|work| work.to);
+            if let Some((host, packet)) = done {
                 self.join_ring(host, packet);
-            } else {
-                self.receive(host, packet);
             }
+        } else {
+            self.take_from_ring(host_of(number), together);
         }
         if left > 0 && is_runnable {
             self.work_on_next(number);
@@ -579,6 +589,27 @@ impl<M: Model> World<'_, M> {
             self.end_turn(number);
         } else {
             self.continue_turn(number, false);
+        }
+    }
+
+    /// Hands over the first packets of a host's ring.
+    fn take_from_ring(&mut self, host: HostId, packets: u32) {
+        let next = |world: &mut Self| {
+            let ring = world.tasks.as_mut().map(|tasks| &mut tasks.rings[host.0 as usize]);
+            ring.and_then(VecDeque::pop_front)
+        };
+        if packets == 1 {
+            if let Some(packet) = next(self) {
+                self.receive(host, packet);
+            }
+        } else if packets > 1 {
+            self.flush(host);
+            for _ in 0..packets {
+                if let Some(packet) = next(self) {
+                    self.hand_over(host, packet);
+                }
+            }
+            self.changed(host);
         }
     }
 

@@ -59,13 +59,19 @@ fn waiting_time_before_a_sending_processor_is_that_of_m_d_1() {
     }
 }
 
+/// A turn of the switch process receives all its packets before it sends the first, so that the packet `i` of `n` leaves `(n - i) / 2` services
+/// later than from M/D/1. A turn takes what has come during the one before, or the next packet: `n'` is Poisson with the mean `load * n`, or 1
+/// if that is 0. So `E[n] = P0 / (1 - load)` and `E[n^2] = E[n] / (1 - load^2)`, and a packet is later by
+/// `E[n (n - 1)] / (4 E[n]) = load^2 / (4 (1 - load^2))` on average.
 #[test]
-fn waiting_time_before_the_switch_process_is_that_of_m_d_1() {
+fn waiting_time_before_the_switch_process_is_that_of_m_d_1_and_of_gated_turns() {
     let costs = Costs { packet: NS(900), ..Costs::default() };
     let switch = Some(SwitchProcess { costs, wake_cost: Span::ZERO, window: Span::ZERO });
-    for load in [0.5, 0.8] {
+    for load in [0.5_f64, 0.8] {
         let host = HostConfig { switch, ..HostConfig::default() };
-        let (mean, expected) = (mean_wait(load, NS(900), host), load / (2.0 * (1.0 - load)));
+        let square = load * load;
+        let expected = load / (2.0 * (1.0 - load)) + square / (4.0 * (1.0 - square));
+        let mean = mean_wait(load, NS(900), host);
         assert!((mean / expected - 1.0).abs() < 0.02, "load {load}: {mean}, not {expected}");
     }
 }
@@ -110,6 +116,24 @@ fn in_the_kernel_sending_takes_no_thread_and_is_paid_when_data_has_arrived() {
     let paid = run(host(of_sent, Processors::Shared(1)));
     assert!(paid > free + US(2) * packets - US(200), "{paid} and {free}");
     assert!(paid <= free + US(2) * packets, "{paid} and {free}");
+}
+
+/// What a read of the kernel finds in its socket is handed over together, so that it is acknowledged together.
+#[test]
+fn in_the_kernel_a_batch_is_handed_over_at_its_end() {
+    let latencies = |in_kernel| {
+        let receive = Costs { packet: US(1), ..Costs::default() };
+        let host = HostConfig { in_kernel, receive, receive_batch: 3, ..HostConfig::default() };
+        let result = run_trace(2, &[(0, 0, 1, 1); 6], host);
+        let first = ideal(2, 1);
+        let mut latencies: Vec<Span> =
+            result.messages.iter().map(|record| latency(record) - first).collect();
+        latencies.sort_unstable();
+        latencies
+    };
+    assert_eq!(latencies(false), [1, 2, 3, 4, 5, 6].map(US));
+    // The first one is alone in its batch; then three have come, then there are two.
+    assert_eq!(latencies(true), [1, 4, 4, 4, 6, 6].map(US));
 }
 
 #[test]
