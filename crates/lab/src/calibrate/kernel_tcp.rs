@@ -10,8 +10,9 @@ use crate::scenario::host::{KernelTcpTable, Nanoseconds};
 use crate::testbed::{HostWork, PointWork, SwitchWork};
 
 /// The loads, each over the kernel's TCP. Most are of long messages: as long as its window limits it, the kernel sends when an
-/// acknowledgement arrives, in the switch process's time, which costs twice as much there as packets that a host's own write sends.
-pub(super) const LOADS: [Load; 5] = [
+/// acknowledgement arrives, in the switch process's time, which costs twice as much there as packets that a host's own write sends. Some
+/// keep the switch process busy all the time, when a packet costs less than when each finds its receiver asleep.
+pub(super) const LOADS: [Load; 7] = [
     Load {
         name: "frequent full packets over the kernel's TCP",
         workload: "arrivals = 'periodic'\nsizes = '1300 B'\nrate = '80 Mbps'",
@@ -29,6 +30,14 @@ pub(super) const LOADS: [Load; 5] = [
         workload: "arrivals = 'periodic'\nsizes = '4 MB'\nrate = '640 Mbps'",
     },
     Load {
+        name: "8 calls of 300 KB at a time over the kernel's TCP",
+        workload: "arrivals = 'closed-loop'\nsizes = '300 KB'\noutstanding = 8\nexchange = 'rpc'",
+    },
+    Load {
+        name: "4 calls of 1 MB at a time over the kernel's TCP",
+        workload: "arrivals = 'closed-loop'\nsizes = '1 MB'\noutstanding = 4\nexchange = 'rpc'",
+    },
+    Load {
         name: "8 calls at a time over the kernel's TCP",
         workload: "arrivals = 'closed-loop'\nsizes = '100 B'\noutstanding = 8\nexchange = 'rpc'\nthink = '1 ms'",
     },
@@ -36,7 +45,7 @@ pub(super) const LOADS: [Load; 5] = [
 
 /// The loads of long messages. What a packet costs the switch process is the median over these, because packets of short ones cost
 /// less, and no division into packets and bytes fits both.
-const LONG: std::ops::Range<usize> = 1..4;
+const LONG: std::ops::Range<usize> = 1..6;
 
 /// The transport of these loads.
 pub(super) const TRANSPORT: &str = "name = 'tcp'\npatience = '2 s'";
@@ -104,17 +113,19 @@ mod tests {
     const TURN: f64 = 20_000.0;
 
     /// Messages, wake-ups for each, packets of data and of acknowledgement, and bytes of a load.
-    const WORK: [[u64; 5]; 5] = [
+    const WORK: [[u64; 5]; LOADS.len()] = [
         [7700, 1, 7700, 3900, 11_000_000],
         [83, 50, 17_000, 8500, 26_000_000],
         [37, 200, 26_000, 13_000, 39_500_000],
         [20, 900, 55_000, 27_000, 84_000_000],
+        [270, 40, 115_000, 30_000, 190_000_000],
+        [75, 160, 105_000, 27_000, 168_000_000],
         [8000, 1, 8000, 200, 1_500_000],
     ];
 
     fn round(load: usize, slower: f64) -> PointWork {
         let [messages, wakes, data, acknowledgements, bytes] = WORK[load];
-        let answers = u64::from(load == 4);
+        let answers = u64::from(load >= 4);
         let host = |sends: u64, receives: u64| {
             let mut work = HostWork { seconds: 1.0, ..HostWork::default() };
             work.sleeps = messages * wakes;
