@@ -152,9 +152,11 @@ impl<M: Model> Hosts<M> {
             return None;
         }
         let node = state.node();
-        match (&mut *state.transports, node) {
-            ([only], None) => only.poll_transmit(at, 0),
-            ([], Some((node, port))) => self.nodes.poll_transmit(node, at, port, payloads),
+        match (&mut state.transports, node) {
+            (Transports::One(only), None) => only.poll_transmit(at, 0),
+            (Transports::Others(none), Some((node, port))) if none.is_empty() => {
+                self.nodes.poll_transmit(node, at, port, payloads)
+            }
             _ => self.next_round_robin(host, at, payloads),
         }
     }
@@ -245,10 +247,9 @@ impl<M: Model> Edge<M::Header> for Hosts<M> {
         if !state.is_up() {
             return Time::MAX;
         }
-        let first = match &*state.transports {
-            [] => Time::MAX,
-            [only] => only.poll_timeout().unwrap_or(Time::MAX),
-            several => first_timeout(several),
+        let first = match &state.transports {
+            Transports::One(only) => only.poll_timeout().unwrap_or(Time::MAX),
+            Transports::Others(several) => first_timeout(several),
         };
         match state.node() {
             // A node with several ports has one timer, which is that of its first port.
@@ -303,7 +304,11 @@ impl<M: Model> World<'_, M> {
         let now = self.net.now();
         let instance = usize::from(packet.instance());
         let state = &mut self.hosts.all[host.0 as usize];
-        if let Some(transport) = state.transports.get_mut(instance) {
+        let transport = match &mut state.transports {
+            Transports::One(only) => (instance == 0).then_some(only),
+            Transports::Others(several) => several.get_mut(instance),
+        };
+        if let Some(transport) = transport {
             let placement = transport.handle_packet(now, 0, packet);
             if let Placement::Store(slice) = placement {
                 self.store(instance as u8, packet.src, host, slice);
@@ -370,9 +375,17 @@ impl<M: Model> World<'_, M> {
     #[inline]
     fn drain_events(&mut self, host: HostId) {
         let mut index = 0;
-        while let Some(transport) = self.hosts.all[host.0 as usize].transports.get_mut(index) {
-            match transport.poll_event() {
+        loop {
+            let (event, is_only) = match &mut self.hosts.all[host.0 as usize].transports {
+                Transports::One(only) => (only.poll_event(), true),
+                Transports::Others(several) => match several.get_mut(index) {
+                    Some(transport) => (transport.poll_event(), false),
+                    None => return,
+                },
+            };
+            match event {
                 Some(event) => self.on_event(host, index as u8, event),
+                None if is_only => return,
                 None => index += 1,
             }
         }

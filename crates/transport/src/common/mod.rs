@@ -23,7 +23,7 @@ pub(crate) use driven::{Driven, Scheme};
 pub(crate) use exchanges::{Awaiting, Exchanges, Known, Limits, State};
 pub(crate) use finished::Finished;
 pub(crate) use grouped::Grouped;
-pub(crate) use heap::Heap;
+pub(crate) use heap::{Heap, InlineHeap};
 pub(crate) use lateness::Lateness;
 pub(crate) use list::List;
 pub(crate) use pacer::Pacer;

@@ -71,7 +71,7 @@ use rackweave_core::{
 use rackweave_wire::Id64;
 use rackweave_wire::homa::{Body, Header};
 
-use crate::common::Heap;
+use crate::common::InlineHeap;
 pub use config::{Config, HeaderBytes, InvalidConfig, PriorityBy};
 pub use cutoffs::Cutoffs;
 use finished::{Finished, FinishedQueue};
@@ -114,7 +114,7 @@ pub struct Host {
     events: VecDeque<Event>,
     rpcs: Rpcs,
     /// When the timer of each stream expires.
-    stream_timers: Heap<Time>,
+    stream_timers: InlineHeap<Time>,
     id: HostId,
     recovery: RecoveryCounters,
     queue: SendQueue,
@@ -168,7 +168,7 @@ impl Host {
             last_tick: 0,
             missed_ticks: 0,
             leverage: Box::default(),
-            stream_timers: Heap::default(),
+            stream_timers: InlineHeap::default(),
         }
     }
 

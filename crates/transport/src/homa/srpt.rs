@@ -4,7 +4,7 @@ use core::mem::offset_of;
 
 use rackweave_core::prefetch;
 
-use crate::common::{Heap, List};
+use crate::common::{InlineHeap, List};
 
 /// A message or stream with bytes that may be sent now.
 #[derive(Clone, Copy, Debug)]
@@ -25,13 +25,13 @@ pub(super) struct Ready {
 #[repr(C)]
 pub(super) struct SendQueue {
     /// The messages by age, if the oldest has a share.
-    oldest: Heap<u64>,
+    oldest: InlineHeap<u64>,
     /// Share of packets, in 1/1000, that go to the oldest message instead of the shortest.
     fifo_fraction: u32,
     /// The unused part of that share, in 1/1000 of a packet.
     fifo_credit: u32,
     /// All messages, the one with the fewest bytes left first.
-    shortest: Heap<(u32, u64)>,
+    shortest: InlineHeap<(u32, u64)>,
     /// RPCs with a range to retransmit, each at most once.
     resends: List,
 }
@@ -40,8 +40,8 @@ impl SendQueue {
     /// Creates a queue that gives `fifo_fraction` of 1000 packets to the oldest message.
     pub(super) fn new(fifo_fraction: u32) -> Self {
         Self {
-            shortest: Heap::default(),
-            oldest: Heap::default(),
+            shortest: InlineHeap::default(),
+            oldest: InlineHeap::default(),
             resends: List::default(),
             fifo_fraction,
             fifo_credit: 0,
