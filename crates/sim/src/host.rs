@@ -17,9 +17,10 @@ pub struct HostConfig {
     pub receive_batch: u32,
     /// Most packets that one system call sends, at least 1.
     pub send_batch: u32,
-    /// Whether the transport is in the kernel, as TCP is: packets leave when their link is free, and those without data are handled
-    /// when they arrive, in interrupts whose time is in the costs of the switch process. A host's thread only works on data that has
-    /// arrived, and pays for data that it has sent, when that has crossed the network.
+    /// Whether the transport is in the kernel, as TCP is. Then all packets that it permits are in the NIC's queue at once, where those of one
+    /// connection follow each other, so that connections share the link by their windows. Packets without data are handled when they
+    /// arrive, in interrupts whose time is in the costs of the switch process. A host's thread only works on data that has arrived: a batch is
+    /// handed over together at its end, and acknowledged together. It pays for data that it has sent when that has crossed the network.
     pub in_kernel: bool,
     /// How far ahead of its link a host passes packets to its NIC.
     pub send_ahead: Span,
@@ -184,7 +185,8 @@ impl HostConfig {
         (packet > Span::ZERO).then(|| Arc::new(Self { receive, ..Self::default() }))
     }
 
-    /// Whether packets wait for a processor before they leave. Otherwise a transport is polled for its next packet when its link is free.
+    /// Whether packets wait for a processor before they leave. Otherwise, unless it is in the kernel, a transport is polled for its next packet
+    /// when its link is free.
     #[must_use]
     pub fn models_sending(&self) -> bool {
         !self.in_kernel

@@ -277,6 +277,24 @@ fn a_busy_receiver_acknowledges_less_often_over_the_kernels_tcp() {
     assert!((1.11..1.16).contains(&busy), "{busy}");
 }
 
+/// A message of the kernel's TCP waits for whatever the windows of other connections have put into the NIC's queue.
+#[test]
+fn connections_of_the_kernels_tcp_wait_in_the_queue_of_the_nic() {
+    let text = "fabric = { topology = 'single-switch', hosts = 3, host_link = '1 Gbps' }\n\
+                transport = { name = 'tcp' }\n\
+                workload = { arrivals = 'periodic', sizes = '1 MB', rate = '500 Mbps', senders = '0-0', receivers = '1-1' }\n\
+                measure = { time_limit = '200 ms', warmup = '0 s' }\n\
+                [[background]]\narrivals = 'periodic'\nsizes = '1 KB'\nrate = '2 Mbps'\n\
+                senders = '0-0'\nreceivers = '2-2'\n\
+                [host]\n[host.kernel_tcp]\n";
+    let us = |sets: &[&str]| {
+        let results = Batch::new(parse(text, sets)).run(Some(1)).unwrap();
+        results.points[0].summary.background[0].latency_us.mean
+    };
+    let (queued, polled) = (us(&[]), us(&["testbed.tcp=machine"]));
+    assert!(queued > 10.0 * polled, "{queued} and {polled}");
+}
+
 #[test]
 fn cases_set_several_keys_at_once() {
     let text = format!(

@@ -23,8 +23,10 @@ pub(super) const RECEIVE_RING: usize = 1024;
 pub(super) struct Hosts<M: Model> {
     pub(super) all: Vec<Host<M>>,
     pub(super) nodes: Nodes<M::Group>,
-    /// For each host, the packets between its transports and its NIC; `None` if sending takes no time.
+    /// For each host, the packets between its transports and its NIC; `None` if the NIC polls the transports.
     pub(super) outbox: Option<Box<[Outbox<M::Header>]>>,
+    /// Whether hosts pass all packets that their transports permit to their NICs at once, as a kernel does.
+    pub(super) queues_at_nic: bool,
     /// How late timers expire.
     timer_grain: Span,
 }
@@ -131,10 +133,13 @@ impl<M: Model> Hosts<M> {
             }
         }
         let models_sending = config.is_some_and(HostConfig::models_sending);
+        let in_kernel = config.is_some_and(|config| config.in_kernel);
         Self {
             all,
             nodes: Nodes::new(nodes),
-            outbox: models_sending.then(|| (0..hosts).map(|_| Outbox::default()).collect()),
+            outbox: (models_sending || in_kernel)
+                .then(|| (0..hosts).map(|_| Outbox::default()).collect()),
+            queues_at_nic: in_kernel,
             timer_grain: config.map_or(Span::ZERO, |config| config.timer_grain),
         }
     }
@@ -356,6 +361,9 @@ impl<M: Model> World<'_, M> {
     #[inline]
     pub(super) fn changed(&mut self, host: HostId) {
         self.drain_events(host);
+        if self.hosts.queues_at_nic {
+            self.fill_nic(host);
+        }
         self.net.wake(&mut self.hosts, host);
         self.request_to_send(host);
         if self.has_deferred() {
@@ -366,10 +374,24 @@ impl<M: Model> World<'_, M> {
     /// As [`World::changed`], for a host whose state has only changed by being polled for packets.
     pub(super) fn after_poll(&mut self, host: HostId) {
         self.drain_events(host);
+        if self.hosts.queues_at_nic {
+            self.fill_nic(host);
+        }
         self.net.wake(&mut self.hosts, host);
         if self.has_deferred() {
             self.run_deferred();
         }
+    }
+
+    /// Passes to the NIC what the transports permit now. A window bounds each connection's part of the queue.
+    pub(super) fn fill_nic(&mut self, host: HostId) {
+        let now = self.net.now();
+        while let Some(packet) = self.hosts.poll_machines(host, now, self.net.payloads()) {
+            if let Some(outbox) = &mut self.hosts.outbox {
+                outbox[host.0 as usize].ready.push_back(packet);
+            }
+        }
+        self.drain_events(host);
     }
 
     #[inline]
@@ -394,6 +416,9 @@ impl<M: Model> World<'_, M> {
     /// Resumes a host after a pause or a crash.
     pub(super) fn resume(&mut self, host: HostId) {
         self.drain_events(host);
+        if self.hosts.queues_at_nic {
+            self.fill_nic(host);
+        }
         self.net.resume(&mut self.hosts, host);
         self.request_to_send(host);
         if self.has_deferred() {

@@ -239,6 +239,9 @@ impl<M: Model> World<'_, M> {
                 self.hosts.nodes.handle_packet(node, now, port, arrived, payload);
                 self.net.free(packet);
                 // A node has no events, so nothing else follows but its requests.
+                if self.hosts.queues_at_nic {
+                    self.fill_nic(host);
+                }
                 self.net.wake(&mut self.hosts, host);
                 self.request_to_send(host);
                 self.take_requests(node);

@@ -306,7 +306,7 @@ impl<M: Model> World<'_, M> {
     /// Must be called when a host may have something to send.
     #[inline]
     pub(super) fn request_to_send(&mut self, host: HostId) {
-        if self.hosts.outbox.is_some() {
+        if self.hosts.outbox.is_some() && !self.hosts.queues_at_nic {
             self.rouse_senders(host);
         }
     }
