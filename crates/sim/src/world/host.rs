@@ -144,6 +144,22 @@ impl<M: Model> Hosts<M> {
         }
     }
 
+    /// The number of ports of a host's node, which may be at several hosts of the fabric.
+    pub(super) fn ports(&self, host: HostId) -> usize {
+        match self.all[host.0 as usize].node() {
+            Some((node, _)) => self.nodes.hosts(node).len(),
+            None => 1,
+        }
+    }
+
+    /// The host at a port of this host's node.
+    pub(super) fn at_port(&self, host: HostId, port: usize) -> HostId {
+        match self.all[host.0 as usize].node() {
+            Some((node, _)) => self.nodes.hosts(node)[port],
+            None => host,
+        }
+    }
+
     /// Polls a host's transports and its node for a packet.
     #[inline]
     pub(super) fn poll_machines<B: PayloadStore<M::Header>>(
@@ -383,12 +399,20 @@ impl<M: Model> World<'_, M> {
         }
     }
 
-    /// Passes to the NIC what the transports permit now. A window bounds each connection's part of the queue.
+    /// Passes to the NIC what the transports permit now. A window bounds each connection's part of the queue. Ports of a node take turns.
     pub(super) fn fill_nic(&mut self, host: HostId) {
         let now = self.net.now();
-        while let Some(packet) = self.hosts.poll_machines(host, now, self.net.payloads()) {
-            if let Some(outbox) = &mut self.hosts.outbox {
-                outbox[host.0 as usize].ready.push_back(packet);
+        let ports = self.hosts.ports(host);
+        let mut is_empty = false;
+        while !is_empty {
+            is_empty = true;
+            for port in 0..ports {
+                let host = self.hosts.at_port(host, port);
+                let packet = self.hosts.poll_machines(host, now, self.net.payloads());
+                if let (Some(packet), Some(outbox)) = (packet, &mut self.hosts.outbox) {
+                    outbox[host.0 as usize].ready.push_back(packet);
+                    is_empty = false;
+                }
             }
         }
         self.drain_events(host);

@@ -298,13 +298,24 @@ fn timers_are_obeyed_and_a_link_is_never_shared() {
 
 #[test]
 fn a_node_with_two_ports_sends_by_both_at_once() {
+    sends_by_both_ports(None);
+}
+
+#[test]
+fn a_node_in_the_kernel_fills_the_queues_of_both_its_ports() {
+    sends_by_both_ports(Some(HostConfig { in_kernel: true, ..HostConfig::default() }));
+}
+
+fn sends_by_both_ports(host: Option<HostConfig>) {
     let mut sender = Peer::sends(0, HostId(2), 20);
     sender.ports = 2;
     let nodes = vec![
         Attached { node: sender, hosts: vec![HostId(0), HostId(1)] },
         Attached { node: Peer::takes(2, 20), hosts: vec![HostId(2), HostId(3)] },
     ];
-    let mut cluster = try_cluster(single(4), nodes, &[]).unwrap();
+    let mut setup = setup(single(4), nodes, &[], Copies);
+    setup.host = host.map(Arc::new);
+    let mut cluster = Cluster::new(setup).unwrap();
     assert_eq!(cluster.run_to_end(&Control::default()), End::AllDone);
     let links = cluster.link_stats();
     assert_eq!((links[0].frames, links[1].frames), (10, 10));

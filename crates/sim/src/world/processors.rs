@@ -335,15 +335,8 @@ impl<M: Model> World<'_, M> {
     fn rouse_senders(&mut self, host: HostId) {
         self.pay_for_prepared(host);
         // A packet that a node receives at one port may enable another port to send.
-        let ports = match self.hosts.all[host.0 as usize].node() {
-            Some((node, _)) => self.hosts.nodes.hosts(node).len(),
-            None => 1,
-        };
-        for port in 0..ports {
-            let host = match self.hosts.all[host.0 as usize].node() {
-                Some((node, _)) => self.hosts.nodes.hosts(node)[port],
-                None => host,
-            };
+        for port in 0..self.hosts.ports(host) {
+            let host = self.hosts.at_port(host, port);
             let Some(tasks) = &mut self.tasks else { return };
             let sender = tasks.sender(host);
             tasks.task(sender).wants_to_send = true;
