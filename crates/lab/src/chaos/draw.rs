@@ -31,6 +31,9 @@ struct Fabric {
 /// Writes the lines of a scenario.
 struct Draw {
     rng: Rng,
+    /// What hosts cost, in a quarter of the scenarios, is drawn separately, so that it does not decide what else is drawn.
+    of_hosts: Rng,
+    has_costs: bool,
     drawn: Drawn,
 }
 
@@ -42,7 +45,10 @@ impl Draw {
             cut_off: Vec::new(),
             partitioned: false,
         };
-        let mut draw = Self { rng: Rng::stream(seed, 0, 0, product.name()), drawn };
+        let mut of_hosts = Rng::stream(seed, 1, 0, product.name());
+        let has_costs = of_hosts.chance(0.25);
+        let rng = Rng::stream(seed, 0, 0, product.name());
+        let mut draw = Self { rng, of_hosts, has_costs, drawn };
         draw.line(format_args!("# Drawn by `rackweave chaos {} --seed {seed}`.", product.name()));
         draw.line(format_args!("name = \"chaos-{}-{seed}\"", product.name()));
         // The seeds of scenarios are positive numbers of TOML.
@@ -153,6 +159,55 @@ impl Draw {
         self.line(format_args!("\n[measure]\nwarmup = \"0 s\"\ntime_limit = \"{time_limit_s} s\""));
         self.line(format_args!("sample_every = \"0 s\"\nmessages_csv = true\nverify = true"));
     }
+
+    /// Processors that queue, with a switch process in half of the cases. The costs of the kernel's TCP hold where nothing else is used.
+    fn host_costs(&mut self) {
+        if !self.has_costs {
+            return;
+        }
+        let processors = ["\"per-direction\"", "1", "2", "4"][self.of_hosts.below(4) as usize];
+        self.line(format_args!("\n[host]\nprocessors = {processors}"));
+        let mut cost = |most: u64| self.of_hosts.below(most + 1);
+        let keys = [
+            ("send_system_call_ns", cost(3000)),
+            ("send_call_ns", cost(300)),
+            ("send_packet_ns", cost(500)),
+            ("receive_system_call_ns", cost(3000)),
+            ("receive_call_ns", cost(300)),
+            ("receive_packet_ns", cost(500)),
+            ("send_batch", 1 + cost(127)),
+            ("receive_batch", 1 + cost(63)),
+            ("timer_grain_us", cost(60)),
+            ("wake_cost_ns", cost(4000)),
+        ];
+        let kernel_tcp = [
+            ("send_call_ns", cost(1000)),
+            ("receive_system_call_ns", cost(5000)),
+            ("receive_call_ns", cost(1000)),
+            ("switch_packet_ns", cost(1000)),
+        ];
+        let wake = [cost(12), 12 + cost(100)];
+        let switch = [
+            ("system_call_ns", cost(5000)),
+            ("packet_ns", cost(500)),
+            ("wake_cost_ns", cost(4000)),
+            ("window_us", cost(50)),
+        ];
+        for (key, value) in keys {
+            self.line(format_args!("{key} = {value}"));
+        }
+        self.line(format_args!("wake_us = [[0.5, {}], [1, {}]]", wake[0], wake[1]));
+        if self.of_hosts.chance(0.5) {
+            self.line(format_args!("\n[host.switch]"));
+            for (key, value) in switch {
+                self.line(format_args!("{key} = {value}"));
+            }
+        }
+        self.line(format_args!("\n[host.kernel_tcp]"));
+        for (key, value) in kernel_tcp {
+            self.line(format_args!("{key} = {value}"));
+        }
+    }
 }
 
 /// Draws the scenario of a seed.
@@ -165,8 +220,9 @@ pub(super) fn scenario(product: Product, seed: u64) -> Drawn {
         Product::Reduce => reduce(&mut draw),
         Product::Allreduce => allreduce(&mut draw),
         // Its scenarios are drawn by `store`.
-        Product::Fetch | Product::Rpc | Product::Store => {}
+        Product::Fetch | Product::Rpc | Product::Store => return draw.drawn,
     }
+    draw.host_costs();
     draw.drawn
 }
 
@@ -207,7 +263,13 @@ fn messages(draw: &mut Draw) {
     if transport.contains("pfabric") {
         draw.line(format_args!("pfabric = true"));
     }
+    // Their receivers request at the rate of the link, whatever the processors can do, and repeat what is lost for that reason without an end.
+    draw.has_costs &= !["phost", "dcpim"].iter().any(|name| transport.contains(name));
     draw.line(format_args!("\n[transport]\n{transport}"));
+    if draw.has_costs {
+        // Timers of the fabric's round trip would find hosts silent that wait for a processor, as docs/reliability.md says.
+        draw.line(format_args!("patience = \"1 s\""));
+    }
     let exchange = draw.pick(&["one-way", "rpc", "rpc"]);
     draw.line(format_args!("\n[workload]\nexchange = \"{exchange}\""));
     let sizes = draw.pick(&["\"100 B\"", "\"W1\"", "\"W2\"", "\"20 KB\"", "\"200 KB\""]);
