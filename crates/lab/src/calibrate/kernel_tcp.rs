@@ -10,8 +10,8 @@ use crate::scenario::host::{KernelTcpTable, Nanoseconds};
 use crate::testbed::{HostWork, PointWork, SwitchWork};
 
 /// The loads, each over the kernel's TCP. Most are of long messages: as long as its window limits it, the kernel sends when an
-/// acknowledgement arrives, in the switch process's time, which costs twice as much there as packets that a host's own write sends. Some
-/// keep the switch process busy all the time, when a packet costs less than when each finds its receiver asleep.
+/// acknowledgement arrives, in the switch process's time, which costs twice as much there as packets that a host's own write sends. In two
+/// of them several calls are in progress at a time, which keeps the switch process busy: there it matters most what a packet costs.
 pub(super) const LOADS: [Load; 7] = [
     Load {
         name: "frequent full packets over the kernel's TCP",
