@@ -9,7 +9,7 @@
 //! - [`Association`]: all of this for one peer: which session seals, which ones open, when a new one is due, and whether the
 //!   peer has restarted.
 //!
-//! The layout of the datagrams is in [`rackweave_wire::secure`]; threats and design are in `docs/security.md`.
+//! The layout of the datagrams is in [`rackweave_wire::secure`]; threats and design are in `docs/ops/security.md`.
 
 mod association;
 mod group;

@@ -312,7 +312,7 @@ mod tests {
 
     #[test]
     fn every_program_is_documented() {
-        const DOCS: &str = include_str!("../../../docs/switch.md");
+        const DOCS: &str = include_str!("../../../docs/ops/switch.md");
         for program in &ProgramName::ALL[1..] {
             let (name, _) = program.describe();
             assert!(DOCS.contains(&format!("`--program {name}`")), "{name}");

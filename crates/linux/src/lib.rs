@@ -37,7 +37,7 @@
 //!   [`random()`]: secrets.
 //! - [`sys`]: sockets with batches, segmentation offload and traffic classes. All unsafe code is here.
 //!
-//! The threat model in `docs/security.md` describes what is protected against whom, and what is not.
+//! The threat model in `docs/ops/security.md` describes what is protected against whom, and what is not.
 
 #[cfg(not(target_os = "linux"))]
 compile_error!(

@@ -94,7 +94,7 @@ pub enum DemandError {
 
 impl Upload {
     /// The exponent of Heaps' law for the distinct words of English text. On the text of `dict-gcide` it is 0.64 with the text
-    /// in shuffled blocks and 0.67 with contiguous ones, both for 3 and for 7 workers (docs/reduce-plan.md).
+    /// in shuffled blocks and 0.67 with contiguous ones, both for 3 and for 7 workers (docs/ops/reduce-plan.md).
     pub const ENGLISH: f64 = 0.65;
 
     /// Creates an upload of these bytes per worker (a server can have several), of which `distinct` remain when all have been
@@ -336,7 +336,7 @@ mod tests {
 
     #[test]
     fn heaps_law_predicts_the_distinct_words_of_fewer_workers() {
-        // dict-gcide in shuffled blocks, in pairs (facts of docs/reduce-plan.md): 7 workers have 443,422 pairs, 3 of other
+        // dict-gcide in shuffled blocks, in pairs (facts of docs/ops/reduce-plan.md): 7 workers have 443,422 pairs, 3 of other
         // sizes 327,046, and both 219,512 distinct ones. 3 of 7 workers are predicted from the ends of the curve.
         let workers = |n: u32, pairs: u64| (0..n).map(|w| (w, pairs / u64::from(n))).collect();
         let seven = Upload::new(JobId(1), 9, workers(7, 443_422), 219_512).unwrap();

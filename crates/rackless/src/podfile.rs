@@ -1,4 +1,4 @@
-//! A pod as a TOML file (docs/reduce-plan.md).
+//! A pod as a TOML file (docs/ops/reduce-plan.md).
 
 use rackweave_core::Rate;
 use serde::{Deserialize, Deserializer};

@@ -1,4 +1,4 @@
-//! A recorded trace as CSV (docs/reduce-plan.md): one transfer in a line, by period or by start and end.
+//! A recorded trace as CSV (docs/ops/reduce-plan.md): one transfer in a line, by period or by start and end.
 
 use std::collections::BTreeMap;
 use std::io::BufRead;

@@ -246,7 +246,7 @@ impl NodeConfig {
 
     /// Encrypts and authenticates everything that the node sends and receives: it talks only to nodes with the same key, among
     /// the peers that it serves. Not with [`Transport::kernel_tcp`] or [through a switch](NodeConfig::through_switch).
-    /// `docs/security.md` says what this protects.
+    /// `docs/ops/security.md` says what this protects.
     ///
     /// ```
     /// # use rackweave_rpc::{Key, NodeConfig, Rate, Transport};
@@ -268,7 +268,7 @@ impl NodeConfig {
     ///
     /// Someone on the path who holds such a call back can have it executed up to fifteen seconds later, in addition to its own
     /// execution; and who learns the content of this file and the key can read the early calls of the last hour.
-    /// `docs/security.md` has the rule.
+    /// `docs/ops/security.md` has the rule.
     #[must_use]
     pub fn tickets(mut self, file: impl Into<PathBuf>) -> Self {
         self.tickets = Some(file.into());

@@ -67,7 +67,7 @@
 //! At most once, also if the server restarts: an outstanding call then fails with
 //! [`CallError::PeerRestarted`] and is not retried. With [`Call::idempotent`] it is retried until its
 //! deadline, so it is executed at least once if it succeeds. After [`Deadline`](CallError::Deadline) and
-//! [`PeerSilent`](CallError::PeerSilent) the call may or may not have been executed. The exact rules are in `docs/rpc.md`.
+//! [`PeerSilent`](CallError::PeerSilent) the call may or may not have been executed. The exact rules are in `docs/ops/rpc.md`.
 //!
 //! # Bounded queues
 //! Every queue has a bound. Calls wait for the node's [send memory](NodeConfig::send_memory), in
@@ -81,7 +81,7 @@
 //! without other owners are not copied on the way to the kernel.
 //!
 //! # Security
-//! Nothing is encrypted or signed without a [key](NodeConfig::key); `docs/security.md` describes what is protected in either
+//! Nothing is encrypted or signed without a [key](NodeConfig::key); `docs/ops/security.md` describes what is protected in either
 //! case.
 
 mod client;

@@ -61,7 +61,7 @@ impl StreamConfig {
             }),
             // pFabric's receivers answer every packet. Beside messages of W1, whose mean is 187 bytes, these
             // acknowledgements are a quarter of all bytes, and the published loads count them
-            // (docs/sources.md#pfabric-in-homas-study).
+            // (docs/protocols/pfabric.md#pfabric-in-homas-study).
             TransportConfig::PFabric(config) => Some(Grants {
                 unscheduled_bytes: 0,
                 bytes_per_grant: u64::from(config.max_payload),

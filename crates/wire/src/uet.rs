@@ -13,7 +13,7 @@ use crate::{Id64, Ports};
 /// A number of our own choice: UET has no IP protocol number, because it runs over UDP.
 pub const IP_PROTOCOL: u8 = 245;
 
-/// Bytes of one quantum, in which pull numbers and targets count: those of UET (`docs/sources.md#uet-credit`). EQDS's simulator
+/// Bytes of one quantum, in which pull numbers and targets count: those of UET (`docs/protocols/uet.md#uet-credit`). EQDS's simulator
 /// counts in quanta of 512 bytes.
 pub const QUANTUM: u32 = 256;
 

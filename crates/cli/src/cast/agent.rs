@@ -33,7 +33,7 @@ use crate::exit;
 /// Serve applications of this host: streams in and out through a Unix socket.
 ///
 /// One connection is one stream. Its first line is JSON, {"send": {"to": ["192.0.2.7:6722"], "name": "log"}} or
-/// {"receive": {}}; then bytes follow, framed in blocks (docs/cast.md). Nothing is dropped: the agent waits for slow readers. With --fabric and --controller it
+/// {"receive": {}}; then bytes follow, framed in blocks (docs/ops/cast.md). Nothing is dropped: the agent waits for slow readers. With --fabric and --controller it
 /// is also an Orca agent, which labels packets for its rack.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:\n  \

@@ -45,7 +45,7 @@ impl RackArgs {
 pub(super) fn check(layout: &Layout) -> miette::Result<()> {
     if !layout.reaches_other_racks() && layout.racks() > 1 {
         return Err(miette!(
-            help = "write TOML with `hosts` and a table [fabric], as in docs/cast.md",
+            help = "write TOML with `hosts` and a table [fabric], as in docs/ops/cast.md",
             "a rack has at most 64 hosts: for {} hosts, labels need the topology",
             layout.hosts()
         ));

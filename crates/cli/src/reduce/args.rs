@@ -19,7 +19,7 @@ use rackweave_rackless::plan::Algorithm;
     rackweave reduce plan trace.csv --tors 4,2,2 --programmable 0 --delay 10ms --scope moved\n  \
     rackweave reduce plan trace.csv --pod pod.toml --algorithm eclipse --format json | jq .total_s\n\n\
     The trace has a line for each transfer: period (or start_s and end_s), src, dst, bytes, and as needed job, kind (data, \
-    upload, broadcast) and distinct (bytes of the upload after aggregation). See docs/reduce-plan.md.\n\n\
+    upload, broadcast) and distinct (bytes of the upload after aggregation). See docs/ops/reduce-plan.md.\n\n\
     Exit codes: 0 done, 2 wrong usage or file.")]
 pub(crate) struct PlanArgs {
     /// The trace.

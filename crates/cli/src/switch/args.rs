@@ -66,7 +66,7 @@ pub(crate) struct SwitchArgs {
     #[arg(long, value_name = "SCENARIO.toml", conflicts_with_all = ["link", "buffer", "shared_buffer", "ecn", "trim", "latency", "delay"])]
     pub(super) fabric: Option<String>,
     /// Let other processes of this user change the circuits of the fabric's optical circuit switch, through a Unix socket at this path (lines
-    /// of JSON, see docs/switch.md). The circuits remain when a controller goes away.
+    /// of JSON, see docs/ops/switch.md). The circuits remain when a controller goes away.
     #[arg(long, value_name = "PATH", requires = "fabric", conflicts_with = "bpf")]
     pub(super) control: Option<PathBuf>,
     /// Set a key of the scenario, replacing its value in the file.

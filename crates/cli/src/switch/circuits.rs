@@ -1,7 +1,7 @@
 //! The control channel of a switch whose fabric has an optical circuit switch: a Unix socket, over which a process of the same user
 //! changes circuits.
 //!
-//! Each request is a line of JSON with one key, and each answer is a line of JSON: `docs/switch.md`.
+//! Each request is a line of JSON with one key, and each answer is a line of JSON: `docs/ops/switch.md`.
 
 use std::io::{self, BufRead as _, BufReader, Read as _, Write as _};
 use std::os::unix::net::{UnixListener, UnixStream};

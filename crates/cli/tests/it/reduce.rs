@@ -34,7 +34,7 @@ const EXAMPLE: &str = "scenarios/reduce-two-groups.csv";
 
 #[test]
 fn the_shipped_trace_is_planned_as_the_guide_says() {
-    let guide = include_str!("../../../../docs/reduce-plan.md");
+    let guide = include_str!("../../../../docs/ops/reduce-plan.md");
     let table = text(&[EXAMPLE]);
     assert!(guide.contains(table.trim()), "{table}");
     let slow: Vec<&str> = "--uplinks 1,1,1 --uplink-link 4Gbps --delay 5ms".split(' ').collect();

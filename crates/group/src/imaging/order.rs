@@ -5,11 +5,11 @@ use rackweave_core::Rng;
 /// The rule by which a client orders its requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Order {
-    /// At random, as Frisbee's clients (`docs/sources.md#frisbee-client`).
+    /// At random, as Frisbee's clients (`docs/protocols/swp2p.md#frisbee-client`).
     Random,
     /// From the first chunk to the last: Frisbee's option `-O`.
     InOrder,
-    /// From a start that depends on the client, continuing at its beginning after its end: SWP2P (`docs/sources.md#swp2p`).
+    /// From a start that depends on the client, continuing at its beginning after its end: SWP2P (`docs/protocols/swp2p.md#swp2p`).
     Rotation,
     /// As the rotation, within one window of this many chunks (at least 1) after the other, so that all clients work on the
     /// same part of the image. The choice is ours: holders then need not keep much.

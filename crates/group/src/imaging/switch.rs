@@ -1,5 +1,5 @@
 //! SWP2P's program of a switch: it reads the control messages that cross it, keeps a directory of chunks, and redirects
-//! requests to clients that have them (`docs/sources.md#swp2p`).
+//! requests to clients that have them (`docs/protocols/swp2p.md#swp2p`).
 //!
 //! - A request ([`Body::Batch`]) that the directory sends to one holder is forwarded with another destination. Its source
 //!   stays the requester, to which the holder answers. If several holders or the server share the batch, the program makes

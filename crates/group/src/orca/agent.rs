@@ -2,7 +2,7 @@
 //!
 //! Every agent of a rack holds the labels of all sessions of the rack, so that any of them can become the active one without a
 //! transfer of state (evaluation, section IV.B, and the authors' `MdcReceiver` and `SYNC_STATE` packets;
-//! `docs/sources.md#orca-agent`). Its other state, the senders of sessions and reports not yet forwarded, is soft: the next
+//! `docs/protocols/orca.md#orca-agent`). Its other state, the senders of sessions and reports not yet forwarded, is soft: the next
 //! packets rebuild it.
 
 use std::collections::BTreeMap;
@@ -22,7 +22,7 @@ const MAX_SESSIONS: usize = 1024;
 
 /// After this many pings without an answer the agent pings only
 const MAX_UNANSWERED: u8 = 3;
-/// at every 100th interval, as the authors' agent does when its ToR is silent (`docs/sources.md#orca-agent`).
+/// at every 100th interval, as the authors' agent does when its ToR is silent (`docs/protocols/orca.md#orca-agent`).
 const SILENT_TICKS: u8 = 100;
 
 /// How an agent handles data for its rack.

@@ -1,7 +1,7 @@
 //! Labels: their fields, the widths of the fields in a fabric, and the places of hosts.
 //!
 //! The fields are those of the evaluation's Fig. 4, most significant first. The figure prints "aggregate upstream" a
-//! second time before "aggregate downstream"; a tree needs only one such field (`docs/sources.md#orca-labels`).
+//! second time before "aggregate downstream"; a tree needs only one such field (`docs/protocols/orca.md#orca-labels`).
 //!
 //! ```text
 //! pilot label:  ToR up (port) | aggregate up (port) | core down (pods) | aggregate down (racks of a pod)
@@ -439,7 +439,7 @@ impl Layout {
 
     /// Returns the bits of a label in a packet without rounding to words, in the PEEL authors' model of Orca: `1 +
     /// max(rack, up + up + core + aggregates + filter)`, where one bit distinguishes the two labels and the filter has
-    /// 16 bits by default (`docs/sources.md#orca-labels`). Labels here have no filter.
+    /// 16 bits by default (`docs/protocols/orca.md#orca-labels`). Labels here have no filter.
     #[must_use]
     pub fn model_bits(&self, filter_bits: u32) -> u32 {
         1 + self.rack_bits().max(self.pilot_bits() + filter_bits)

@@ -1,4 +1,4 @@
-//! Orca: server-assisted multicast (Diab, Yassini and Hefeeda, NSDI '22; `docs/sources.md#orca`).
+//! Orca: server-assisted multicast (Diab, Yassini and Hefeeda, NSDI '22; `docs/protocols/orca.md#orca`).
 //!
 //! - [`label`]: the layout of labels in a fabric; [`view`], [`switch`]: how switches forward by them.
 //! - [`system`]: how switches recognise and read Orca's packets.

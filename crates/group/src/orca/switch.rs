@@ -3,7 +3,7 @@
 //! A ToR replicates by rack labels, and forwards data with pilot labels up, or down to the active agent of its rack.
 //! Its whole state is one register with the port of that agent, whatever the number of sessions. The paper divides
 //! "state and tasks of the data plane" in this way (NSDI '22, abstract); the register is the authors' `active_agent_id`
-//! (`docs/sources.md#orca-switch`). The switches above forward by the pilot label and are stateless.
+//! (`docs/protocols/orca.md#orca-switch`). The switches above forward by the pilot label and are stateless.
 
 use std::sync::Arc;
 

@@ -1,6 +1,6 @@
 //! The agent's table: the rack label of each session with receivers in its rack.
 //!
-//! The authors' agent keeps it in a cuckoo hash table of 48-bit addresses and 32-bit labels (`docs/sources.md#orca-agent`).
+//! The authors' agent keeps it in a cuckoo hash table of 48-bit addresses and 32-bit labels (`docs/protocols/orca.md#orca-agent`).
 //! Open addressing with session numbers needs less memory per session.
 
 use rackweave_core::rng::mix;

@@ -15,7 +15,7 @@
 //!       └─────────────────┴──────── Ack, State: which epochs are free ──────────┘
 //! ```
 //!
-//! P4-ORDC (`docs/sources.md#p4-ordc`) sends a sum when as many packets as there are workers have arrived for its key. A word that is
+//! P4-ORDC (`docs/protocols/ordc.md#p4-ordc`) sends a sum when as many packets as there are workers have arrived for its key. A word that is
 //! missing at one worker is then never sent, two words with the same hash are added together, and a repeated packet is counted twice.
 //! That rule can be selected ([`rackweave_wire::reduce::Rule::Counter`]); the exact one takes from DAIET that the end is
 //! announced by the workers, from ATP that keys are compared and that what finds no slot goes on to the master, and from ASK the window of

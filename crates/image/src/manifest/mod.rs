@@ -1,4 +1,4 @@
-//! The manifest: everything about an image except the bytes of its chunks. `docs/image.md` has its layout.
+//! The manifest: everything about an image except the bytes of its chunks. `docs/ops/image.md` has its layout.
 
 mod codec;
 

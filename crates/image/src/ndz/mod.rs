@@ -1,5 +1,5 @@
 //! Frisbee's image format, `.ndz`, in its versions 1 to 4 (Hibler et al., "Fast, Scalable Disk Imaging with Frisbee",
-//! USENIX 2003, section 3; layout: `docs/sources.md#frisbee-images`).
+//! USENIX 2003, section 3; layout: `docs/protocols/swp2p.md#frisbee-images`).
 //!
 //! A file is a sequence of chunks of 1 MiB. Each begins with 4096 bytes for a header, the regions of the disk that it
 //! holds, and relocations; then follow up to 1,044,480 bytes of one zlib stream, and padding.

@@ -525,7 +525,7 @@ impl Measured {
         let mut root = toml::Table::new();
         root.insert("host".to_owned(), toml::Value::Table(table));
         let head = "# What hosts cost on one machine, measured by `rackweave calibrate`. `rackweave run SCENARIO --host FILE`\n\
-                    # simulates them; the keys are in docs/scenario.md.\n\n";
+                    # simulates them; the keys are in docs/reference/scenario.md.\n\n";
         Ok(format!("{head}{}", toml::to_string(&root)?))
     }
 

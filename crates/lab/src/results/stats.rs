@@ -101,7 +101,7 @@ pub struct SizeBucket {
     /// The 99th percentile of the slowdown.
     pub p99: f64,
     /// The 99th percentile of the slowdown at each receiving host, averaged over hosts with their numbers of messages as
-    /// weights. The authors of Homa's simulations publish this mean (docs/sources.md#homa-sigcomm-2018-setting). Where a
+    /// weights. The authors of Homa's simulations publish this mean (docs/protocols/homa.md#homa-sigcomm-2018-setting). Where a
     /// host receives fewer than 100 messages, its 99th percentile is its slowest message, so that this mean is less than
     /// `p99`.
     pub p99_by_receiver: f64,

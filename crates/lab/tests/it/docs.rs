@@ -5,7 +5,7 @@ use std::path::Path;
 use rackweave_lab::Scenario;
 use rackweave_lab::list::{Topic, items};
 
-const DOCS: &str = include_str!("../../../../docs/scenario.md");
+const DOCS: &str = include_str!("../../../../docs/reference/scenario.md");
 
 /// The keys that a table knows, as its error about an unknown one lists them.
 fn known_keys(text: &str) -> Vec<String> {
@@ -46,7 +46,7 @@ fn every_key_is_documented() {
             let documented = DOCS.contains(&format!("`{key}`"))
                 || DOCS.contains(&format!("[{key}]"))
                 || DOCS.contains(&format!(".{key}]"));
-            assert!(documented, "`{key}` is not in docs/scenario.md");
+            assert!(documented, "`{key}` is not in docs/reference/scenario.md");
         }
     }
 }

@@ -38,7 +38,7 @@ pub struct EndpointConfig {
     /// and trim packets.
     pub key: Option<Key>,
     /// Whether this host hands out tickets, and accepts packets before the handshake (0-RTT) from hosts that have one. Their
-    /// messages may be executed once more than their senders know: see `docs/security.md`. Only with a key.
+    /// messages may be executed once more than their senders know: see `docs/ops/security.md`. Only with a key.
     pub accept_early: bool,
     /// Tickets of an earlier start, if packets of idempotent messages are to be sent before the handshake to peers that accept
     /// them, and tickets to be kept: [`Endpoint::send_idempotent`](super::Endpoint::send_idempotent). Only with a key.

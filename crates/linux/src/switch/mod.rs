@@ -8,7 +8,7 @@
 //!
 //! The switches run the programs of a group system, a [`System`]; with `()` a switch only forwards.
 //!
-//! `docs/security.md` describes what is protected.
+//! `docs/ops/security.md` describes what is protected.
 
 #[cfg(test)]
 mod aggregation_tests;

@@ -47,7 +47,7 @@ class Result:
         ``messages``                 a row for each measured message, with ``measure.messages_csv = true``
         ============================ ==========================================================================
 
-        Others depend on the workload (``streams``, ``cast_files``, ``reduce_jobs``, ...); docs/scenario.md lists them.
+        Others depend on the workload (``streams``, ``cast_files``, ``reduce_jobs``, ...); docs/reference/scenario.md lists them.
         """
         if self._tables is None:
             self._tables = {table.name: table for table in self._native.tables()}

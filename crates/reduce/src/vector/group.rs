@@ -118,7 +118,7 @@ struct Link {
 }
 
 /// The shortest retransmission timeout: longer than a process waits for a processor that others use too. It is SwitchML's
-/// (`docs/sources.md#switchml`); chunks that others have overtaken are noticed earlier.
+/// (`docs/protocols/ordc.md#switchml`); chunks that others have overtaken are noticed earlier.
 const MIN_RTO: Span = Span::from_ms(10);
 
 /// How often the master is answered between calls: it repeats what is not answered after 20 ms at the earliest.

@@ -19,7 +19,7 @@ pub(crate) enum Before {
 }
 
 /// The packets of one message at its sender. NDP and EQDS retransmit what was trimmed or timed out before new packets
-/// (`docs/sources.md#ndp-sender`).
+/// (`docs/protocols/ndp.md#ndp-sender`).
 #[derive(Debug, Default)]
 pub(crate) struct Scoreboard {
     /// The first packet that was never sent.

@@ -5,7 +5,7 @@ use rackweave_core::{HostId, Span, Time};
 
 use super::config::Config;
 
-/// The grid of a host's epochs (`docs/sources.md#dcpim-epochs`).
+/// The grid of a host's epochs (`docs/protocols/dcpim.md#dcpim-epochs`).
 ///
 /// An epoch has `rounds + 1` *stages* of the host as a receiver, a round apart: at each but the last it sends requests, at each but
 /// the first it accepts offers, and the last starts the data phase. The host's stages as a sender, at which it offers channels, are in

@@ -7,7 +7,7 @@ use thiserror::Error;
 use crate::common::shared_parameters;
 
 /// Packets of a message in the highest level of data; each further level is for messages this many times as long
-/// (`docs/sources.md#dcpim-priorities`).
+/// (`docs/protocols/dcpim.md#dcpim-priorities`).
 const LEVEL_FACTOR: u32 = 7;
 
 /// dcPIM's parameters. See [`Config::paper`] for the published set.
@@ -123,10 +123,10 @@ pub enum InvalidConfig {
 const MAX_LIFETIME: Span = Span::from_ns(u16::MAX as u64 * LIFETIME_UNIT_NS);
 
 impl Config {
-    /// beta, in thousandths: the length of a round in round trips of a control packet (`docs/sources.md#dcpim-parameters`).
+    /// beta, in thousandths: the length of a round in round trips of a control packet (`docs/protocols/dcpim.md#dcpim-parameters`).
     pub const BETA: u32 = 1300;
 
-    /// The parameters of the authors' simulations (`docs/sources.md#dcpim-parameters`), for a link of this rate and a
+    /// The parameters of the authors' simulations (`docs/protocols/dcpim.md#dcpim-parameters`), for a link of this rate and a
     /// fabric whose longest unloaded round trips are `rtt`, for a full packet, and `control_rtt`, for a control packet.
     #[must_use]
     pub const fn paper(link: Rate, rtt: Span, control_rtt: Span) -> Self {
@@ -287,7 +287,7 @@ impl Config {
         self.packet_span.saturating_mul(packets as u64)
     }
 
-    /// The priority of data of a message of this many packets (`docs/sources.md#dcpim-priorities`).
+    /// The priority of data of a message of this many packets (`docs/protocols/dcpim.md#dcpim-priorities`).
     pub(super) const fn data_priority(&self, packets: u32) -> u8 {
         let (mut level, mut longest) = (1, LEVEL_FACTOR);
         while level < self.data_levels && packets > longest {
@@ -325,7 +325,7 @@ mod tests {
 
     const LINK: Rate = Rate::from_gbps(100);
 
-    /// `docs/sources.md#dcpim-parameters`: at 100 Gbps a product of 49 packets and epochs of 27 us.
+    /// `docs/protocols/dcpim.md#dcpim-parameters`: at 100 Gbps a product of 49 packets and epochs of 27 us.
     #[test]
     fn the_profile_makes_sense() {
         let paper = Config::paper(LINK, Span::from_ns(6_000), Span::from_ns(5_200));

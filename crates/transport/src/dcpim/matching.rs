@@ -12,7 +12,7 @@ use crate::common::{Grouped, Known, List, State};
 
 /// Maximum number of overdue tokens of a match that are sent at once when the driver is late.
 const CATCH_UP: u64 = 8;
-/// Priority of tokens of channels that are used before their data phase (`docs/sources.md#dcpim-matching`).
+/// Priority of tokens of channels that are used before their data phase (`docs/protocols/dcpim.md#dcpim-matching`).
 const PROMPT_PRIORITY: u8 = 7;
 /// Priority of tokens of the match with the shortest message; that of free packets is 1.
 const FIRST_PRIORITY: u8 = 2;
@@ -101,7 +101,7 @@ impl Matching {
         self.offers.remove(slot);
     }
 
-    /// Holds back all tokens for a time: the free packets of a message arrive then (`docs/sources.md#dcpim-tokens`).
+    /// Holds back all tokens for a time: the free packets of a message arrive then (`docs/protocols/dcpim.md#dcpim-tokens`).
     pub(super) fn hold(&mut self, until: Time) {
         self.hold_until = self.hold_until.max(until);
     }
@@ -183,7 +183,7 @@ impl Matching {
         core::mem::swap(&mut self.current, &mut self.next);
         self.next.clear();
         self.current.retain(|matched| matched.channels.total > 0);
-        // docs/sources.md#dcpim-matching: the sender uses the tokens of the match with the shortest message first.
+        // docs/protocols/dcpim.md#dcpim-matching: the sender uses the tokens of the match with the shortest message first.
         self.current.sort_by_key(|matched| matched.shortest);
         let mut priority = FIRST_PRIORITY;
         for matched in &mut self.current {
@@ -235,7 +235,7 @@ impl Matching {
 impl Host {
     /// Handles GRANT: the offer is accepted, or not, at the next stage.
     ///
-    /// (docs/sources.md#dcpim-clocks: as requests at senders, it counts in the round in which it arrives.)
+    /// (docs/protocols/dcpim.md#dcpim-clocks: as requests at senders, it counts in the round in which it arrives.)
     pub(super) fn handle_grant(
         &mut self,
         now: Time,
@@ -316,7 +316,7 @@ impl Host {
         matching.stage_at = if is_over { Time::MAX } else { clock.receiver_stage_at(stage + 1) };
     }
 
-    /// Accepts offers of channels: for the shortest messages, or at random (docs/sources.md#dcpim-matching).
+    /// Accepts offers of channels: for the shortest messages, or at random (docs/protocols/dcpim.md#dcpim-matching).
     fn accept_offers(&mut self, now: Time, epoch: u64, shortest: bool) {
         let matching = &mut self.scheme.matching;
         if matching.offers.is_empty() {
@@ -457,7 +457,7 @@ impl Host {
         let lifetime = (rest.as_ns() / LIFETIME_UNIT_NS).min(u64::from(u16::MAX)) as u16;
         let missing = incoming.missing();
         if incoming.all_have_tokens() {
-            // docs/sources.md#dcpim-tokens: it is matched again when its packets are late.
+            // docs/protocols/dcpim.md#dcpim-tokens: it is matched again when its packets are late.
             matching.wanting.remove(slot);
             self.arm(slot);
         }

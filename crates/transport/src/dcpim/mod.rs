@@ -3,7 +3,7 @@
 //! only strict priorities.
 //!
 //! Sources: Cai, Arashloo and Agarwal, *dcPIM: Near-Optimal Proactive Datacenter Transport*, SIGCOMM'22 ("the paper"), of which only
-//! the abstract was available to us, and its authors' code. `docs/sources.md#dcpim-matching` lists the rules with their places;
+//! the abstract was available to us, and its authors' code. `docs/protocols/dcpim.md#dcpim-matching` lists the rules with their places;
 //! rules without a source are marked "our choice".
 //!
 //! - [`config`]: the parameters; `clock`: epochs and rounds.
@@ -16,7 +16,7 @@
 //! next stage. Nothing depends on that: a host handles at each stage what has arrived since the last one, whatever round it belongs to,
 //! as the authors' DPDK implementation does. An acceptance carries the epochs of both ends, so that each counts channels in its
 //! own; requests and offers carry the receiver's, by which it sees how late offers are. What clocks that differ cost is
-//! fewer effective rounds, and released channels (`docs/dcpim.md`).
+//! fewer effective rounds, and released channels (`docs/protocols/dcpim.md`).
 //!
 //! # Loss
 //! A lost packet of the matching costs a channel for an epoch, or for the rest of it. Lost data and lost tokens are repaired by

@@ -86,7 +86,7 @@ impl Offers {
 impl Host {
     /// Handles RTS: the receiver's request is answered at the next stage.
     ///
-    /// (docs/sources.md#dcpim-clocks: a request of a round that is over counts in the next one, as in the authors' DPDK implementation; their
+    /// (docs/protocols/dcpim.md#dcpim-clocks: a request of a round that is over counts in the next one, as in the authors' DPDK implementation; their
     /// simulator, whose clocks are equal, drops it.)
     pub(super) fn handle_rts(&mut self, now: Time, from: HostId, id: u64, request: Request) {
         let Some(slot) = self.outgoing_slot(from, id) else { return };
@@ -115,7 +115,7 @@ impl Host {
     }
 
     /// Offers the free channels to those who request them: to the shortest messages, or at random
-    /// (docs/sources.md#dcpim-matching).
+    /// (docs/protocols/dcpim.md#dcpim-matching).
     fn offer(&mut self, shortest: bool) {
         let channels = self.config.channels;
         let offers = &mut self.scheme.offers;

@@ -96,7 +96,7 @@ impl Incoming {
             if now < until {
                 return Next::Wait(until);
             }
-            // docs/sources.md#dcpim-tokens: all but the window count as used.
+            // docs/protocols/dcpim.md#dcpim-tokens: all but the window count as used.
             self.tokens.forgive(window);
         }
         let mut packet = self.received.first_missing(self.cursor);

@@ -11,7 +11,7 @@ use super::config::Config;
 use super::offers::Request;
 use crate::common::{Jitter, State, was_sent};
 
-/// Priority of free packets among a sender's tokens (`docs/sources.md#dcpim-tokens`).
+/// Priority of free packets among a sender's tokens (`docs/protocols/dcpim.md#dcpim-tokens`).
 const FREE_PRIORITY: u8 = 1;
 
 /// A permission to send one packet.
@@ -188,7 +188,7 @@ impl Host {
         outgoing.left = missing;
         // No receiver with these parameters sends more before the first is used.
         if outgoing.tokens.len() <= self.config.token_window as usize {
-            // docs/sources.md#dcpim-tokens: the authors' tokens carry the time at which they expire. A span needs no common clock.
+            // docs/protocols/dcpim.md#dcpim-tokens: the authors' tokens carry the time at which they expire. A span needs no common clock.
             let expires = now.saturating_add(Span::from_ns(u64::from(lifetime) * LIFETIME_UNIT_NS));
             outgoing.tokens.push_back(Token { packet, number, expires, priority });
         }

@@ -261,7 +261,7 @@ impl Config {
     }
 
     /// The parameters of the SIGCOMM'18 paper's simulations, for links of rate `link` and a round trip of
-    /// `rtt_bytes` bytes at that rate (10,000 there: docs/sources.md#homa-sigcomm-2018-setting).
+    /// `rtt_bytes` bytes at that rate (10,000 there: docs/protocols/homa.md#homa-sigcomm-2018-setting).
     ///
     /// Cutoffs and the number of scheduled levels depend on the workload: see [`Config::with_workload`].
     /// Acknowledgements and limits are our choice, because the simulation had none. It had no RESENDs either: packets must
@@ -335,7 +335,7 @@ impl Config {
         }
     }
 
-    /// The Linux kernel module's defaults of autumn 2023 (docs/sources.md#homa-parameters, column 2023), for a
+    /// The Linux kernel module's defaults of autumn 2023 (docs/protocols/homa.md#homa-parameters, column 2023), for a
     /// link of rate `link`. `max_restarts` is our choice; 0 is the module's behaviour.
     ///
     /// The module's pacer estimates the backlog of the NIC and lets packets below `throttle_min_bytes` pass.
@@ -395,8 +395,8 @@ impl Config {
         }
     }
 
-    /// The Linux kernel module's defaults of July 2026 (docs/sources.md#homa-parameters, column 2026), for a link of rate
-    /// `link`, with its recovery from losses since June 2025 (docs/sources.md#homa-loss). `max_restarts` is our
+    /// The Linux kernel module's defaults of July 2026 (docs/protocols/homa.md#homa-parameters, column 2026), for a link of rate
+    /// `link`, with its recovery from losses since June 2025 (docs/protocols/homa.md#homa-loss). `max_restarts` is our
     /// choice, and so are the random delays of RESENDs that come with it; with 0 they are the module's.
     ///
     /// Two rules of the module's `homa_grant.c` differ: it fills places of the overcommitment that no other peer claims with

@@ -13,7 +13,7 @@ pub struct Cutoffs {
 
 impl Cutoffs {
     /// The kernel module's defaults: cutoffs of 200, 2800 and 15000 bytes, and a level for longer messages
-    /// (docs/sources.md#homa-parameters).
+    /// (docs/protocols/homa.md#homa-parameters).
     pub const LINUX: Self = Self {
         longest: [u32::MAX, u32::MAX, u32::MAX, u32::MAX, u32::MAX, 15_000, 2_800, 200],
         num_priorities: 8,
@@ -59,7 +59,7 @@ impl Cutoffs {
     }
 
     /// The priority for a length: from the highest level down, the first whose cutoff is not below it
-    /// (docs/sources.md#homa-sending).
+    /// (docs/protocols/homa.md#homa-sending).
     #[must_use]
     #[inline]
     pub fn priority(&self, bytes: u32) -> u8 {
@@ -92,7 +92,7 @@ impl Cutoffs {
 /// Divides `num_priorities` levels for a workload of (size, weight) pairs. The number of unscheduled levels is
 /// proportional to the share of unscheduled bytes, with at least one unscheduled and one scheduled level. The
 /// cutoffs give each unscheduled level about the same number of bytes (SIGCOMM'18 section 3.4;
-/// docs/sources.md#homa-cutoffs). As in `HomaModule`, bytes are payload bytes, classified by message length.
+/// docs/protocols/homa.md#homa-cutoffs). As in `HomaModule`, bytes are payload bytes, classified by message length.
 ///
 /// Sizes may be in any order; sizes and weights of zero or less do not count. Without any bytes there is one
 /// unscheduled level.

@@ -12,7 +12,7 @@ use super::peer::Peers;
 use super::rpc::{Incoming, Rpcs};
 
 /// The order of grants: fewest bytes that have not arrived first, then the oldest message
-/// (docs/sources.md#homa-grants, rule 1).
+/// (docs/protocols/homa.md#homa-grants, rule 1).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Key {
     pub(super) left: u32,
@@ -174,7 +174,7 @@ impl Grants {
     }
 
     /// The next grant in SRPT order at or after rank `from`, and the rank at which to continue
-    /// (docs/sources.md#homa-grants, rules 2 to 6). `n` messages are granted at a time.
+    /// (docs/protocols/homa.md#homa-grants, rules 2 to 6). `n` messages are granted at a time.
     pub(super) fn next(
         &self,
         config: &Config,
@@ -193,7 +193,7 @@ impl Grants {
         let granted_now = &self.active[..n];
         let max_incoming = if granted_now.iter().any(|entry| measured(entry) > 0) {
             // "max_incomming = scheduled_window * max_overcommit" (Leverage Homa's slides). The windows of peers
-            // differ, so each granted message contributes its own (our choice: docs/sources.md#leverage-homa).
+            // differ, so each granted message contributes its own (our choice: docs/protocols/leverage-homa.md#leverage-homa).
             granted_now.iter().map(|entry| u64::from(window_of(entry))).sum()
         } else {
             config.max_incoming
@@ -227,7 +227,7 @@ impl Grants {
         }
     }
 
-    /// Whether the next grant is for the oldest message (docs/sources.md#homa-grants, rule 7), which gets the
+    /// Whether the next grant is for the oldest message (docs/protocols/homa.md#homa-grants, rule 7), which gets the
     /// configured share of all granted bytes.
     pub(super) fn fifo_due(&self, config: &Config) -> bool {
         if config.grant_fifo_fraction == 0 {
@@ -254,7 +254,7 @@ impl Grants {
 
 /// The level of the message at this rank among `n`. The first message has the highest level. With fewer
 /// messages than levels the lowest levels are used, so that a shorter message that arrives later gets a higher
-/// one (SIGCOMM'18 section 3.4; docs/sources.md#homa-grants, rule 6).
+/// one (SIGCOMM'18 section 3.4; docs/protocols/homa.md#homa-grants, rule 6).
 fn sched_priority(config: &Config, rank: usize, n: usize) -> u8 {
     let highest = i64::from(config.max_sched_priority);
     let spare = (highest + 1 - n as i64).max(0);

@@ -1,5 +1,5 @@
 //! Leverage Homa: the extensions of Lu and Zhang, *Leverage Homa: Enhancing Homa Linux for Efficient RPC
-//! Transportation*, netdev 0x17 (2023; "the slides"; docs/sources.md#leverage-homa). With all of them disabled,
+//! Transportation*, netdev 0x17 (2023; "the slides"; docs/protocols/leverage-homa.md#leverage-homa). With all of them disabled,
 //! Homa is unchanged.
 //!
 //! - `rtt`: round-trip measurement per peer, by time stamps.

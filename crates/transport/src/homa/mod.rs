@@ -22,7 +22,7 @@
 //!
 //! # At most once
 //! A finished RPC is remembered for [`Config::finished_ticks`], so that late or duplicate packets do not start
-//! it again (the known gap of Homa: docs/sources.md#homa-loss). If there is no room to remember it, ids of that
+//! it again (the known gap of Homa: docs/protocols/homa.md#homa-loss). If there is no room to remember it, ids of that
 //! peer up to it are refused for that time: their messages fail with a reason rather than being delivered
 //! twice. A request is refused by an acknowledgement, a one-way message by a bit of UNKNOWN, after which its sender waits
 //! [`Config::resend_ticks`] for an acknowledgement that may be on its way. A call whose response the client has acknowledged is not sent again, and raises that limit only for as long as the

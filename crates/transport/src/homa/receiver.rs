@@ -10,7 +10,7 @@ use super::rpc::{Incoming, Known, Memory, State};
 use super::{Control, Host};
 
 /// Number of ids in one ACK packet besides the one in the common header. The kernel module's has room for five
-/// (docs/sources.md#homa-wire-format). Three are our choice: a header in memory is then no longer than DATA's.
+/// (docs/protocols/homa.md#homa-wire-format). Three are our choice: a header in memory is then no longer than DATA's.
 /// The other ids are acknowledged with later packets, or when the peer asks.
 const ACK_OTHERS: usize = 3;
 
@@ -241,7 +241,7 @@ impl Host {
         self.send_control(host, id, one_way, Body::Ack { count: count as u8, others });
     }
 
-    /// Handles NEED_ACK (docs/sources.md#homa-loss): the sender of a response or one-way message asks whether
+    /// Handles NEED_ACK (docs/protocols/homa.md#homa-loss): the sender of a response or one-way message asks whether
     /// it has arrived.
     pub(super) fn handle_need_ack(&mut self, now: Time, from: HostId, header: &Header) {
         let (id, one_way) = (header.local_id(), header.one_way);
@@ -347,7 +347,7 @@ impl Host {
         last
     }
 
-    /// The FIFO share (docs/sources.md#homa-grants, rule 7): a grant, at the highest scheduled priority, to the
+    /// The FIFO share (docs/protocols/homa.md#homa-grants, rule 7): a grant, at the highest scheduled priority, to the
     /// oldest message that has few bytes in flight.
     fn grant_oldest(&mut self, now: Time) {
         let config = &self.config;

@@ -50,7 +50,7 @@ impl Host {
             Body::Ack { .. } => sizes.ack,
             Body::Stream(stream) => self.config.streams.l3_bytes(&stream),
         };
-        // Control packets have the highest priority (docs/sources.md#homa-sending).
+        // Control packets have the highest priority (docs/protocols/homa.md#homa-sending).
         Some(self.packet(dst, l3_bytes, self.config.num_priorities - 1, header))
     }
 
@@ -71,7 +71,7 @@ impl Host {
         let more = outgoing.needs_resend();
         self.recovery.retransmissions += 1;
         self.queue.resend_sent(more);
-        // Retransmissions have priority `num_priorities - 1` (docs/sources.md#homa-sending).
+        // Retransmissions have priority `num_priorities - 1` (docs/protocols/homa.md#homa-sending).
         let priority = self.config.num_priorities - 1;
         Some(self.data_packet(now, slot, offset, end - offset, Some(priority)))
     }
@@ -136,7 +136,7 @@ impl Host {
                 })
             }
         });
-        // Each packet carries one acknowledgement, if any is queued for this peer (docs/sources.md#homa-loss).
+        // Each packet carries one acknowledgement, if any is queued for this peer (docs/protocols/homa.md#homa-loss).
         let ack_id = if peer.acks.is_empty() { 0 } else { peer.acks.remove(0) };
         let body = Body::Data {
             message_length: outgoing.length,
@@ -172,7 +172,7 @@ impl Host {
         }
     }
 
-    /// Handles BUSY (docs/sources.md#homa-loss). The interval until a busy peer is asked again grows with each
+    /// Handles BUSY (docs/protocols/homa.md#homa-loss). The interval until a busy peer is asked again grows with each
     /// BUSY (our choice: a thousand senders that ask are a load, too).
     pub(super) fn handle_busy(&mut self, from: HostId, id: u64) {
         self.note_alive(from, id);
@@ -212,7 +212,7 @@ impl Host {
         let rpc = self.rpcs.get_mut(slot);
         let birth = rpc.birth;
         let State::Sending(outgoing) = &mut rpc.state else { return };
-        // The newest grant is the one with the highest offset (docs/sources.md#homa-sending).
+        // The newest grant is the one with the highest offset (docs/protocols/homa.md#homa-sending).
         if offset <= outgoing.granted {
             return;
         }
@@ -250,7 +250,7 @@ impl Host {
         true
     }
 
-    /// Handles RESEND (docs/sources.md#homa-loss). The bytes are sent at the highest priority, for which
+    /// Handles RESEND (docs/protocols/homa.md#homa-loss). The bytes are sent at the highest priority, for which
     /// receivers ask.
     pub(super) fn handle_resend(
         &mut self,
@@ -304,7 +304,7 @@ impl Host {
         }
     }
 
-    /// Handles UNKNOWN (docs/sources.md#homa-loss): a client restarts the message, a server gives up.
+    /// Handles UNKNOWN (docs/protocols/homa.md#homa-loss): a client restarts the message, a server gives up.
     pub(super) fn handle_unknown(&mut self, now: Time, from: HostId, id: u64, refused: bool) {
         let Known::Slot(slot) = self.rpcs.find(from, id) else { return };
         let is_client = id & 1 == 0;

@@ -50,7 +50,7 @@ impl Host {
     }
 
     /// Chooses for each peer the RPC that may send a RESEND in this tick: of those that are due, the one whose last RESEND is the
-    /// oldest (docs/sources.md#homa-loss). With any fixed order, clients that ask for responses and are answered by BUSY would take
+    /// oldest (docs/protocols/homa.md#homa-loss). With any fixed order, clients that ask for responses and are answered by BUSY would take
     /// every turn, and the requests whose packets are lost would never get one.
     fn choose_turns(&mut self) {
         self.peers.clear_turns();
@@ -125,7 +125,7 @@ impl Host {
             return false;
         }
         if wait == Wait::Ack {
-            // NEED_ACK is sent at each tick from `request_ack_ticks` on (docs/sources.md#homa-loss). The limit
+            // NEED_ACK is sent at each tick from `request_ack_ticks` on (docs/protocols/homa.md#homa-loss). The limit
             // is our choice: a peer that never answers must not be asked forever.
             if u32::from(rpc.asked) >= patience.min(u32::from(u16::MAX)) {
                 self.give_up(now, slot);

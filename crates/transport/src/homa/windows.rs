@@ -69,7 +69,7 @@ impl PeerPath {
         let cap = u32::try_from(link.bytes_in(min)).unwrap_or(u32::MAX).max(packet);
         let recent = self.measured.sending;
         let due = now.since(self.adjusted) >= recent;
-        // The amounts are our choice (docs/sources.md#leverage-homa). The window is halved at most once per
+        // The amounts are our choice (docs/protocols/leverage-homa.md#leverage-homa). The window is halved at most once per
         // round trip, after which the effect can be measured. It grows by one packet with each short round
         // trip.
         if self.unscheduled == 0 {

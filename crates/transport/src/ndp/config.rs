@@ -95,7 +95,7 @@ pub enum InvalidConfig {
 }
 
 impl Config {
-    /// The parameters of htsim's NDP (`docs/sources.md#ndp-sender`), written by the paper's authors, with
+    /// The parameters of htsim's NDP (`docs/protocols/ndp.md#ndp-sender`), written by the paper's authors, with
     /// packets of 1500 bytes: headers of 64 bytes, a window of 15 packets, a minimum timeout of 5 ms.
     #[must_use]
     pub const fn paper(link: Rate) -> Self {
@@ -123,7 +123,7 @@ impl Config {
         }
     }
 
-    /// The parameters of NDP in the comparison of Polo's slides (`docs/sources.md#polo-comparison`): a window
+    /// The parameters of NDP in the comparison of Polo's slides (`docs/protocols/polo.md#polo-comparison`): a window
     /// of 12 packets of 1460 bytes, a minimum timeout of 1 ms.
     #[must_use]
     pub const fn polo_slides(link: Rate) -> Self {
@@ -169,7 +169,7 @@ impl Config {
         RtoBounds { min: self.min_rto, max: self.max_rto, patience: self.patience }
     }
 
-    /// Interval between two pulls (`docs/sources.md#ndp-pulls`: the time of a full packet / 0.99).
+    /// Interval between two pulls (`docs/protocols/ndp.md#ndp-pulls`: the time of a full packet / 0.99).
     pub(super) fn pull_spacing(&self) -> Span {
         let packet =
             self.link.span_of(u64::from(self.framing().packet_wire_bytes(self.max_payload)));

@@ -3,7 +3,7 @@
 //!
 //! Source: Handley et al., *Re-architecting datacenter networks and stacks for low latency and high
 //! performance*, SIGCOMM'17. The rules are those of its authors' simulator, htsim
-//! (`docs/sources.md#ndp-sender`); rules without a source are marked "our choice". Switches must trim
+//! (`docs/protocols/ndp.md#ndp-sender`); rules without a source are marked "our choice". Switches must trim
 //! ([`rackweave_core::Packet::trimmable`]); where they drop packets instead, only the timeout repairs the loss.
 //!
 //! - [`config`]: the parameters.

@@ -1,7 +1,7 @@
 //! The choice of a path for each packet.
 //!
 //! NDP's senders choose the path of every packet themselves and go through permutations of all paths
-//! (`docs/sources.md#ndp-paths`), because random choices by switches collide, which costs ten percent of the
+//! (`docs/protocols/ndp.md#ndp-paths`), because random choices by switches collide, which costs ten percent of the
 //! links at loads near 1. A new permutation for each round is our choice. Source routing of this kind needs
 //! switches that read the path in the header; otherwise the fabric sprays.
 
@@ -21,7 +21,7 @@ pub(super) struct Paths {
     at: usize,
     random: u64,
     /// NACKs of each path; empty if there are none. Paths with many NACKs are skipped for a while
-    /// (`docs/sources.md#ndp-paths`).
+    /// (`docs/protocols/ndp.md#ndp-paths`).
     nacks: Vec<u32>,
     all_nacks: u32,
     answers: u32,

@@ -57,7 +57,7 @@ impl Incoming {
     /// Whether the sender has packets that are neither in flight nor about to be pulled.
     ///
     /// In htsim each ACK and NACK triggers a pull, and the pulls of a message are cancelled once its last
-    /// packet has arrived, because they would have no effect (`docs/sources.md#ndp-pulls`). Here the receiver
+    /// packet has arrived, because they would have no effect (`docs/protocols/ndp.md#ndp-pulls`). Here the receiver
     /// detects that earlier (our choice: it saves pulls). The packets in flight are those sent in the first
     /// window or pulled, minus those that have arrived. A lost packet counts as in flight until it is
     /// retransmitted after a timeout.
@@ -189,7 +189,7 @@ impl Host {
     }
 
     /// Sends the pulls that are due: one at a time for the whole host, in round-robin order of its messages
-    /// (`docs/sources.md#ndp-pulls`).
+    /// (`docs/protocols/ndp.md#ndp-pulls`).
     pub(super) fn pace_pulls(&mut self, now: Time) {
         let spacing = self.scheme.pull_spacing;
         self.scheme.pacer.limit_overdue(now, spacing);

@@ -7,7 +7,7 @@ use thiserror::Error;
 use crate::common::shared_parameters;
 
 /// Parameters of pFabric. Sections are those of its paper (SIGCOMM'13); YAPS is the simulator that
-/// `docs/sources.md#pfabric-rate-control` names.
+/// `docs/protocols/pfabric.md#pfabric-rate-control` names.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Config {
     /// Payload bytes of a full packet. All packets but the last of a message are full.

@@ -3,7 +3,7 @@
 //! (`QueueOptions::by_remaining` of the crate `switch`); over others it works, and is unlikely to be fast.
 //!
 //! Sources: Alizadeh et al., *pFabric: minimal near-optimal datacenter transport*, SIGCOMM'13 ("the paper"), and YAPS, a
-//! simulator that is widely used for it. `docs/sources.md#pfabric-rate-control` lists their rules; rules without a
+//! simulator that is widely used for it. `docs/protocols/pfabric.md#pfabric-rate-control` lists their rules; rules without a
 //! source are marked "our choice".
 //!
 //! - [`config`]: the parameters.

@@ -33,7 +33,7 @@ pub struct Config {
     pub spray: bool,
     /// Number of packets of a message that are sent without tokens.
     pub free_tokens: u16,
-    /// Whether only messages of at most `free_tokens` packets have free packets (`docs/sources.md#phost-tokens`,
+    /// Whether only messages of at most `free_tokens` packets have free packets (`docs/protocols/phost.md#phost-tokens`,
     /// `init_capa_size`); the first packet of a longer one then waits for a token.
     pub free_for_short_only: bool,
     /// Lifetime of a token. Free tokens expire this long after the time in which all of them can be used.
@@ -108,7 +108,7 @@ pub enum InvalidConfig {
 }
 
 impl Config {
-    /// The parameters of the authors' simulator, YAPS (`docs/sources.md#phost-tokens`), for a link of this
+    /// The parameters of the authors' simulator, YAPS (`docs/protocols/phost.md#phost-tokens`), for a link of this
     /// rate.
     #[must_use]
     pub const fn paper(link: Rate) -> Self {
@@ -142,7 +142,7 @@ impl Config {
         }
     }
 
-    /// pHost as it was simulated for Homa's SIGCOMM'18 paper with YAPS (`docs/sources.md#phost-tokens`): 7 free tokens, which only
+    /// pHost as it was simulated for Homa's SIGCOMM'18 paper with YAPS (`docs/protocols/phost.md#phost-tokens`): 7 free tokens, which only
     /// messages of at most 7 packets have; the whole pause after a request to send; one level for all data.
     #[must_use]
     pub const fn yaps(link: Rate) -> Self {
@@ -155,7 +155,7 @@ impl Config {
         }
     }
 
-    /// The parameters of pHost in the comparison of Polo's slides (`docs/sources.md#polo-comparison`): 12 free
+    /// The parameters of pHost in the comparison of Polo's slides (`docs/protocols/polo.md#polo-comparison`): 12 free
     /// tokens, round robin.
     #[must_use]
     pub const fn polo_slides(link: Rate) -> Self {

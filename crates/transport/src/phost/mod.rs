@@ -2,7 +2,7 @@
 //! Switches need only strict priorities.
 //!
 //! Sources: Gao et al., *pHost: distributed near-optimal datacenter transport over commodity network fabric*,
-//! CoNEXT'15 ("the paper"), and its authors' simulator, YAPS. `docs/sources.md#phost-tokens` lists their rules;
+//! CoNEXT'15 ("the paper"), and its authors' simulator, YAPS. `docs/protocols/phost.md#phost-tokens` lists their rules;
 //! rules without a source are marked "our choice".
 //!
 //! - [`config`]: the parameters.

@@ -82,7 +82,7 @@ impl Incoming {
             if now < self.resume_at(lateness, config) {
                 return None;
             }
-            // Permits one token, to see whether the sender uses it (`docs/sources.md#phost-tokens`).
+            // Permits one token, to see whether the sender uses it (`docs/protocols/phost.md#phost-tokens`).
             self.tokens.forgive(config.token_window);
         }
         let mut packet = self.received.first_missing(self.cursor);
@@ -194,7 +194,7 @@ impl Host {
             if free < packets {
                 self.resume(now, slot);
             }
-            // docs/sources.md#phost-tokens: "the receiver holds tokens back for the size of the free window
+            // docs/protocols/phost.md#phost-tokens: "the receiver holds tokens back for the size of the free window
             // when an RTS arrives". Messages that arrive together share the pause (our choice: most packets of
             // an incast are lost).
             let pause =

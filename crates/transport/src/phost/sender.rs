@@ -61,7 +61,7 @@ impl Outgoing {
             jitter,
             free,
             next_free: 0,
-            // docs/sources.md#phost-tokens: "free tokens [expire] after 8 + 1.5".
+            // docs/protocols/phost.md#phost-tokens: "free tokens [expire] after 8 + 1.5".
             free_until: now
                 .saturating_add(config.span_of(u32::from(config.free_tokens)))
                 .saturating_add(config.token_expiry),

@@ -26,7 +26,7 @@ pub struct Config {
     /// Size of every other packet, from the IP header on.
     pub control_bytes: u32,
     /// Whether switches choose a path for each packet at random. Otherwise each pair of hosts has one path, on
-    /// which packets of one priority stay in order, as recovery 1 requires (`docs/sources.md#polo-mechanisms`).
+    /// which packets of one priority stay in order, as recovery 1 requires (`docs/protocols/polo.md#polo-mechanisms`).
     pub spray: bool,
     /// Number of packets of a message that are sent at line rate, without driving packets (slide 8; slide 13:
     /// 12).

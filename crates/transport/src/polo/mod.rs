@@ -2,7 +2,7 @@
 //! epoch clock. Of many concurrent flows most are paused. Switches need strict priorities and ECN.
 //!
 //! Source: Ruan, Wang, Jiang and Zhang, *Polo: Receiver-Driven Congestion Control for Low Latency over
-//! Commodity Network Fabric*, ICPP'20, whose slides are public (`docs/sources.md#polo-mechanisms`). Rules
+//! Commodity Network Fabric*, ICPP'20, whose slides are public (`docs/protocols/polo.md#polo-mechanisms`). Rules
 //! without a slide are marked "our choice".
 //!
 //! - [`config`]: the parameters, including the slides' variants.

@@ -9,7 +9,7 @@ use super::Config;
 const REMEMBERED: usize = 4096;
 
 /// One of the two controls of a sender's bucket: DCTCP's algorithm with one kind of mark
-/// (`docs/sources.md#sird-buckets`).
+/// (`docs/protocols/sird.md#sird-buckets`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Control {
     /// The capacity, in bytes.
@@ -260,7 +260,7 @@ mod tests {
         (buckets, number, config)
     }
 
-    /// `docs/sources.md#sird-buckets`: the first mark counts in full, 0.08 of the mean, and half the mean is subtracted.
+    /// `docs/protocols/sird.md#sird-buckets`: the first mark counts in full, 0.08 of the mean, and half the mean is subtracted.
     #[test]
     fn the_first_decrease() {
         let (mut buckets, number, config) = one();

@@ -133,7 +133,7 @@ const fn at_least_100_us(span: Span) -> Span {
 }
 
 impl Config {
-    /// The parameters of the paper's evaluation (`docs/sources.md#sird-parameters`), for a link of this rate and a
+    /// The parameters of the paper's evaluation (`docs/protocols/sird.md#sird-parameters`), for a link of this rate and a
     /// bandwidth-delay product of `bdp` bytes.
     #[must_use]
     pub const fn paper(link: Rate, bdp: u64) -> Self {

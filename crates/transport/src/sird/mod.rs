@@ -2,7 +2,7 @@
 //! congestion of that sender and of the network. Switches need ECN, and no more than two priorities.
 //!
 //! Sources: Prasopoulos, Kosta, Bugnion and Kogias, *SIRD: A Sender-Informed, Receiver-Driven Datacenter Transport
-//! Protocol*, NSDI'25 ("the paper"), and its authors' simulator. `docs/sources.md#sird-buckets` lists their rules;
+//! Protocol*, NSDI'25 ("the paper"), and its authors' simulator. `docs/protocols/sird.md#sird-buckets` lists their rules;
 //! rules without a source are marked "our choice".
 //!
 //! - [`config`]: the parameters.

@@ -340,7 +340,7 @@ impl Host {
         if new && let State::Receiving(incoming) = &mut self.exchanges.get_mut(slot).state {
             let giving = &mut self.scheme.giving;
             incoming.sender = giving.buckets.join(from, &self.config);
-            // docs/sources.md#sird-buckets: data without credit counts against both buckets.
+            // docs/protocols/sird.md#sird-buckets: data without credit counts against both buckets.
             giving.buckets.take(incoming.sender, incoming.unscheduled_bytes);
             giving.place(incoming.sender, &self.config);
             let deadline = incoming.deadline(giving, &self.config);

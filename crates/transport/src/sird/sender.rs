@@ -59,7 +59,7 @@ impl Using {
         self.unsent -= u32::from(!outgoing.is_sent());
     }
 
-    /// The message that sends next (`docs/sources.md#sird-sender`): a part of the packets goes to the receiver of the shortest message,
+    /// The message that sends next (`docs/protocols/sird.md#sird-sender`): a part of the packets goes to the receiver of the shortest message,
     /// the rest to all receivers in turn.
     #[inline]
     fn choose(&mut self, config: &Config) -> Option<u32> {
@@ -216,7 +216,7 @@ impl Host {
         using.unsent += 1;
         let unscheduled = config.unscheduled_of(outgoing.length);
         if unscheduled > 0 {
-            // docs/sources.md#sird-sender: what can be sent to a receiver at once is limited to a bandwidth-delay product, of
+            // docs/protocols/sird.md#sird-sender: what can be sent to a receiver at once is limited to a bandwidth-delay product, of
             // all messages together, and to a packet of each.
             let unused = using.unused_of.get(&peer).copied().unwrap_or(0);
             let room = config.sender_bucket.saturating_sub(unused) / config.full_packet();

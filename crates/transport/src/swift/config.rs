@@ -7,7 +7,7 @@ use thiserror::Error;
 use crate::common::shared_parameters;
 
 /// Parameters of Swift. Sections are those of its paper (SIGCOMM'20); htsim is the simulator that
-/// `docs/sources.md#swift-windows` names.
+/// `docs/protocols/swift.md#swift-windows` names.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Config {
     /// Payload bytes of a full packet. All packets but the last of a message are full.

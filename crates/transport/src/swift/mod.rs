@@ -1,7 +1,7 @@
 //! Swift: a sender-driven transport whose windows keep the measured delay at a target. It needs nothing of switches.
 //!
 //! Sources: Kumar et al., *Swift: delay is simple and effective for congestion control in the datacenter*, SIGCOMM'20
-//! ("the paper"), and htsim, a simulator that has its congestion control. `docs/sources.md#swift-windows` lists their
+//! ("the paper"), and htsim, a simulator that has its congestion control. `docs/protocols/swift.md#swift-windows` lists their
 //! rules; rules without a source are marked "our choice".
 //!
 //! - [`config`]: the parameters.

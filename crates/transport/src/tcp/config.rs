@@ -49,7 +49,7 @@ pub struct Config {
     /// [`Config::min_rto`], so that the profiles start there.
     pub initial_rto: Span,
     /// Minimum retransmission timeout. Linux: 200 ms, chosen for the Internet. The profiles use 1 ms, as data
-    /// centers that tune for incast do (docs/sources.md#tcp); with 200 ms this constant would decide every
+    /// centers that tune for incast do (docs/protocols/tcp.md#tcp); with 200 ms this constant would decide every
     /// comparison.
     pub min_rto: Span,
     /// Maximum retransmission timeout, including exponential backoff. Linux: 120 s; the profiles: 100 ms, a

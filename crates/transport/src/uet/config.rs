@@ -146,7 +146,7 @@ pub enum InvalidConfig {
 }
 
 impl Config {
-    /// EQDS with the parameters of its authors' simulator (`docs/sources.md#eqds-parameters`), for packets of 1500 bytes. Its timeout
+    /// EQDS with the parameters of its authors' simulator (`docs/protocols/uet.md#eqds-parameters`), for packets of 1500 bytes. Its timeout
     /// of 100 us is for 100 Gbps: on slower links, whose queues take longer, it is longer in proportion (our choice).
     #[must_use]
     pub const fn eqds(link: Rate) -> Self {
@@ -184,7 +184,7 @@ impl Config {
         }
     }
 
-    /// UET with both NSCC and RCCC, with the parameters of the consortium's simulator (`docs/sources.md#uet-parameters`), for a
+    /// UET with both NSCC and RCCC, with the parameters of the consortium's simulator (`docs/protocols/uet.md#uet-parameters`), for a
     /// network with this round trip.
     #[must_use]
     pub fn uet(link: Rate, base_rtt: Span) -> Self {
@@ -286,7 +286,7 @@ impl Config {
         RtoBounds { min: self.min_rto, max: self.max_rto, patience: self.patience }
     }
 
-    /// The shortest time between two RTS of a message (`docs/sources.md#eqds-sender`, `docs/sources.md#uet-sender`).
+    /// The shortest time between two RTS of a message (`docs/protocols/uet.md#eqds-sender`, `docs/protocols/uet.md#uet-sender`).
     #[inline]
     pub(super) const fn rts_interval(&self) -> Span {
         if matches!(self.credit, Credit::Eqds) { self.min_rto } else { self.base_rtt }
@@ -317,7 +317,7 @@ impl Config {
     }
 
     /// The time on the link of the data that this much credit triggers, at the share of the link that credit may fill
-    /// (`docs/sources.md#eqds-pulls`).
+    /// (`docs/protocols/uet.md#eqds-pulls`).
     #[inline]
     pub(super) fn credit_span(&self, quanta: u32) -> Span {
         let on_link = u64::from(self.framing().packet_wire_bytes(self.max_payload));

@@ -1,6 +1,6 @@
 //! The choice of an entropy value for each packet, by which switches choose its path.
 //!
-//! Sources: `docs/sources.md#eqds-paths` and `docs/sources.md#uet-paths`. In the simulators switches hash the value, so that two values
+//! Sources: `docs/protocols/uet.md#eqds-paths` and `docs/protocols/uet.md#uet-paths`. In the simulators switches hash the value, so that two values
 //! may name the same path; here it is a number of a path, as with NDP (our choice: these switches hash ports only).
 
 use std::collections::VecDeque;

@@ -3,14 +3,14 @@
 //!
 //! Sources: Olteanu et al., *An edge-queued datagram service for all datacenter traffic*, NSDI'22 ("EQDS"), and *Ultra Ethernet
 //! Specification v1.0* (Ultra Ethernet Consortium, 2025). We had neither text; the rules are those of their authors' simulators
-//! (`docs/sources.md#eqds-sender`, `docs/sources.md#uet-sender`), and rules without a source are marked "our choice".
+//! (`docs/protocols/uet.md#eqds-sender`, `docs/protocols/uet.md#uet-sender`), and rules without a source are marked "our choice".
 //!
 //! - [`config`]: the parameters.
 //! - `sender`: transmission and retransmission; `entropy`: the choice of a path for each packet; `nscc`: the window; `receiver`:
 //!   acknowledgements, and the pacer of credit.
 //!
 //! Each message is a flow of its own, as in the simulators. (EQDS's tunnels, which carry all packets between two hosts, are left
-//! out: see `docs/uet.md`.)
+//! out: see `docs/protocols/uet.md`.)
 //!
 //! # Credit
 //! A message's sender has credit for a window at its start, which it may use until the first answer arrives. Each packet says up to

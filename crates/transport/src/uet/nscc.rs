@@ -1,7 +1,7 @@
 //! NSCC, the congestion control of UET's senders: a window that follows the delay of acknowledged packets, their marks, and
 //! trimmed packets.
 //!
-//! The rules are those of `docs/sources.md#uet-nscc`. A network of 100 Gbps and 12 us is their reference: in others, increases are
+//! The rules are those of `docs/protocols/uet.md#uet-nscc`. A network of 100 Gbps and 12 us is their reference: in others, increases are
 //! multiplied by `a`, the ratio of the bandwidth-delay products.
 
 use rackweave_core::{Span, Time};

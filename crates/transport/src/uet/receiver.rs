@@ -9,13 +9,13 @@ use super::Host;
 use super::config::{Config, Credit};
 use crate::common::{Known, List, Pacer, Parameters as _, State};
 
-/// Quanta whose time passes before the next PULL at the least, even if a PULL gives none (`docs/sources.md#uet-credit`).
+/// Quanta whose time passes before the next PULL at the least, even if a PULL gives none (`docs/protocols/uet.md#uet-credit`).
 const MIN_PACED: u32 = 1024 / QUANTUM;
 
 /// A host's state as a receiver, besides its messages: those that get credit, each list in round-robin order.
 #[derive(Debug, Default)]
 pub(super) struct Giving {
-    /// EQDS: messages with packets to be retransmitted, which come first (`docs/sources.md#eqds-pulls`).
+    /// EQDS: messages with packets to be retransmitted, which come first (`docs/protocols/uet.md#eqds-pulls`).
     retransmitting: List,
     /// Messages that have asked for more credit than they got.
     active: List,
@@ -174,7 +174,7 @@ impl Incoming {
     }
 
     /// Takes note of what the sender asks for; returns whether it wants credit: with EQDS if it asks for more than it had asked for,
-    /// even if it got more than that while nobody else wanted credit (`docs/sources.md#eqds-pulls`), otherwise if it asks for more than
+    /// even if it got more than that while nobody else wanted credit (`docs/protocols/uet.md#eqds-pulls`), otherwise if it asks for more than
     /// it got. An honest sender asks for a window at most, beyond what it has got.
     fn asked_for(&mut self, target: u32, window: u32, credit: Credit) -> bool {
         let before = self.target;
@@ -252,7 +252,7 @@ impl Host {
             let no_gap_left = incoming.ack_requested && !incoming.has_gap();
             incoming.ack_requested &= !no_gap_left;
             // A packet that is known already is acknowledged at once, because its sender took it for lost
-            // (`docs/sources.md#eqds-receiver`).
+            // (`docs/protocols/uet.md#eqds-receiver`).
             let at_once = fresh == 0 || first || ecn || ack_request || no_gap_left;
             let due = at_once || incoming.unacknowledged >= ack_bytes;
             if due {
@@ -305,7 +305,7 @@ impl Host {
         }
     }
 
-    /// Handles RTS: the sender has no credit, or its packets were lost (`docs/sources.md#eqds-receiver`).
+    /// Handles RTS: the sender has no credit, or its packets were lost (`docs/protocols/uet.md#eqds-receiver`).
     pub(super) fn handle_rts(
         &mut self,
         now: Time,
@@ -357,8 +357,8 @@ impl Host {
         }
     }
 
-    /// Gives the credit that is due: one PULL at a time for the whole host (`docs/sources.md#eqds-pulls`,
-    /// `docs/sources.md#uet-credit`).
+    /// Gives the credit that is due: one PULL at a time for the whole host (`docs/protocols/uet.md#eqds-pulls`,
+    /// `docs/protocols/uet.md#uet-credit`).
     pub(super) fn pace_credit(&mut self, now: Time) {
         let per_pull = self.config.credit_per_pull();
         let window = self.config.window_quanta();

@@ -27,7 +27,7 @@ pub struct Outgoing {
     credit: i64,
     /// EQDS: what was left of the first window when speculation ended, in bytes. No packet may be sent for it. It takes from the window for
     /// which the message asks, and each attempt to send without other credit takes a packet of it away
-    /// (`docs/sources.md#eqds-sender`).
+    /// (`docs/protocols/uet.md#eqds-sender`).
     leftover: i64,
     /// Whether no answer has arrived: what is sent is speculative.
     speculates: bool,
@@ -70,7 +70,7 @@ impl Outgoing {
             board,
             timeout: Timeout::new(jitter),
             tries,
-            // `docs/sources.md#eqds-sender`, `docs/sources.md#uet-sender`: credit for a window to begin with.
+            // `docs/protocols/uet.md#eqds-sender`, `docs/protocols/uet.md#uet-sender`: credit for a window to begin with.
             credit: i64::try_from(config.max_window).unwrap_or(i64::MAX),
             speculates: true,
             nscc: Nscc::new(config),
@@ -115,7 +115,7 @@ impl Outgoing {
         payload + u64::from(self.packets - next) * u64::from(config.header_bytes)
     }
 
-    /// The pull number up to which this message asks for credit (`docs/sources.md#eqds-sender`, `docs/sources.md#uet-sender`); `active`
+    /// The pull number up to which this message asks for credit (`docs/protocols/uet.md#eqds-sender`, `docs/protocols/uet.md#uet-sender`); `active`
     /// is the number of the host's messages that could send now.
     fn pull_target(&self, config: &Config, active: u32) -> u32 {
         let (unsent, full) = (self.unsent(config), u64::from(config.packet_bytes()));
@@ -197,7 +197,7 @@ impl Outgoing {
         }
     }
 
-    /// The round trip of a packet, if it is certain which transmission was answered (`docs/sources.md#uet-sender`): the only one,
+    /// The round trip of a packet, if it is certain which transmission was answered (`docs/protocols/uet.md#uet-sender`): the only one,
     /// or the second of two.
     fn round_trip(&mut self, now: Time, answer: &Answer) -> Option<rackweave_core::Span> {
         let sent = self.board.sent_at(answer.packet)?;
@@ -256,7 +256,7 @@ impl Outgoing {
         self.board.lose(packet);
     }
 
-    /// Handles a pull number. Unused credit is limited to a window (`docs/sources.md#uet-sender`).
+    /// Handles a pull number. Unused credit is limited to a window (`docs/protocols/uet.md#uet-sender`).
     fn pull(&mut self, now: Time, pull: u32, config: &Config) {
         if pull > self.pulled {
             let credit = i64::from(pull - self.pulled) * i64::from(QUANTUM);
@@ -289,7 +289,7 @@ impl Outgoing {
         {
             self.board.lose_oldest();
             is_new |= self.timeout.expired(now, at);
-            // What is left of the window is not for retransmissions (`docs/sources.md#uet-sender`). That it no longer takes from the
+            // What is left of the window is not for retransmissions (`docs/protocols/uet.md#uet-sender`). That it no longer takes from the
             // window either, so that the message asks for all that it needs, is our choice.
             self.stop_speculating(config);
             self.leftover = 0;
@@ -471,7 +471,7 @@ impl Host {
             let is_new = outgoing.time_out(now, config, &self.scheme.nscc);
             self.recovery.timeouts += u64::from(is_new);
             // Without credit, an RTS lets the receiver know of what waits, but not more often than this: otherwise all senders of an
-            // incast would send them at once (`docs/sources.md#eqds-sender`).
+            // incast would send them at once (`docs/protocols/uet.md#eqds-sender`).
             asks = outgoing.rts_at.is_none_or(|at| now.since(at) >= config.rts_interval());
         } else if !outgoing.is_ready(config) {
             // Nothing is in flight, and there is no credit: a PULL or RTS was lost, or the receiver serves many others.

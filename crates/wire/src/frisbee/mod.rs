@@ -1,8 +1,8 @@
 //! Frisbee's packets, and those that SWP2P adds to them.
 //!
 //! Frisbee puts an image on many disks at once. An image is divided into chunks of 1024 blocks of 1024 bytes; clients request
-//! chunks and blocks, and the server multicasts blocks (`docs/sources.md#frisbee-packets`). With SWP2P a switch knows which
-//! clients have which chunks, and redirects requests to them (`docs/sources.md#swp2p`).
+//! chunks and blocks, and the server multicasts blocks (`docs/protocols/swp2p.md#frisbee-packets`). With SWP2P a switch knows which
+//! clients have which chunks, and redirects requests to them (`docs/protocols/swp2p.md#swp2p`).
 //!
 //! ```text
 //!  0: type (1 request, 2 reply)   4: subtype   8: length of what follows the header
@@ -31,7 +31,7 @@
 //! | 14 | [`Body::Damaged`] | image, chunk, the holder's IPv4 address |
 //!
 //! In bitmaps, bit `i` is bit `i % 8` (the lowest is 0) of byte `i / 8`. Subtype 8 is PROGRESS of later versions of Frisbee, which is not
-//! decoded (`docs/sources.md#frisbee-packets`). Subtypes 9 to 14 are SWP2P's. Its slides fix only that a report has Frisbee's header and a
+//! decoded (`docs/protocols/swp2p.md#frisbee-packets`). Subtypes 9 to 14 are SWP2P's. Its slides fix only that a report has Frisbee's header and a
 //! bitmap of 1024 bytes. The report's subtype and its fields `image` and `window` are our choice, as are the other messages: the slides give
 //! no number, and 9 is the first that no version of Frisbee known to us uses; a bitmap by itself covers one image of at most 8192 chunks.
 //! Frisbee's requests cannot span chunks, and its joins say neither how many clients there are nor which image is meant, so SWP2P has

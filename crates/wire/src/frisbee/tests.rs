@@ -5,7 +5,7 @@ use super::*;
 use crate::malformed::Malformed;
 use crate::pcapng::Framed;
 
-/// Every message with the length on the wire that `docs/sources.md#frisbee-packets` states, or that follows from ours.
+/// Every message with the length on the wire that `docs/protocols/swp2p.md#frisbee-packets` states, or that follows from ours.
 fn all() -> Vec<(Body, u32)> {
     let (client, image) = (0x1234_5678, 7);
     let chunks = Chunks { image, first: 8190, count: 4, tries: 1 };

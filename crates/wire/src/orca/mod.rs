@@ -1,7 +1,7 @@
 //! Orca's packets: data with labels, and the control packets of hosts, agents, switches and the controller.
 //!
 //! Labels are those of the evaluation (sections III.C and IV.B; widths follow from the topology), and so are the packets of
-//! agents and switches, whose types the authors' code defines (`docs/sources.md#orca-packets`). Offsets, status reports and
+//! agents and switches, whose types the authors' code defines (`docs/protocols/orca.md#orca-packets`). Offsets, status reports and
 //! joining are ours, since the paper has no recovery.
 //!
 //! ```text
@@ -24,7 +24,7 @@
 //! Kind and label change at agents, so the check of data does not cover them, nor the label's length. They determine
 //! a packet's route, not its content. An agent that forwards data copies the check and need not read the payload, which is
 //! how it can forward sealed data of sessions whose key it does not have. Keyed BLAKE3 is for the control packets that
-//! switches read (`docs/security.md`, "Casts with a key"); it excludes hosts without the key, but not replays.
+//! switches read (`docs/ops/security.md`, "Casts with a key"); it excludes hosts without the key, but not replays.
 
 mod body;
 mod codec;
@@ -48,7 +48,7 @@ pub const KIND: u8 = 2;
 pub const GROUP: [u8; 4] = [239, 255, 67, 22];
 
 /// The number of a multicast session, which its sender chooses at random. The authors' code has the 48-bit destination MAC
-/// address in its place (`docs/sources.md#orca-packets`).
+/// address in its place (`docs/protocols/orca.md#orca-packets`).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Session(pub u32);
 

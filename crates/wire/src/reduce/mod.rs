@@ -1,7 +1,7 @@
 //! Packets of aggregation on the way: workers send pairs of key and value, switches add up values of equal keys, and a master collects
 //! the result.
 //!
-//! P4-ORDC's packet has four fields, JobID, isAgg, key and value (`docs/sources.md#p4-ordc`); their widths are not published, nor anything
+//! P4-ORDC's packet has four fields, JobID, isAgg, key and value (`docs/protocols/ordc.md#p4-ordc`); their widths are not published, nor anything
 //! that repairs a loss. This format is our own. It carries up to 64 pairs in a packet, as hosts are limited by packets rather than by
 //! bytes, and what an exact result needs: who sent it, in which attempt, and a sequence number.
 //!

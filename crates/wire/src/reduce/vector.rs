@@ -1,7 +1,7 @@
 //! The fields of messages about dense vectors: all workers have a vector of the same length, and each gets the sum of all.
 //!
 //! A vector is sent in chunks, which are numbered through all steps of a job, so that a number is never used twice. SwitchML's packet
-//! (`docs/sources.md#switchml`) names a slot and its version instead, which a packet that is very late can meet a second time.
+//! (`docs/protocols/ordc.md#switchml`) names a slot and its version instead, which a packet that is very late can meet a second time.
 
 use rackweave_core::HostId;
 

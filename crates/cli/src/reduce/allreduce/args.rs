@@ -11,7 +11,7 @@ use super::super::hosts_args::{OutputArgs, OverlayArgs, address, some_time};
 /// Add up the vectors of many workers, such as gradients: each worker gets the sum of all.
 ///
 /// A switch adds up on the way (SwitchML's scheme), or the master's host does. All workers get the same bits, whatever is lost, repeated
-/// or started again: integers are added modulo 2^64, floats as block floating point (docs/allreduce.md). Programs can call the same
+/// or started again: integers are added modulo 2^64, floats as block floating point (docs/ops/allreduce.md). Programs can call the same
 /// as a library: `rackweave_reduce::AllReduce`.
 #[derive(Debug, clap::Args)]
 pub(crate) struct AllReduceArgs {

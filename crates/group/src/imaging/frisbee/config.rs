@@ -1,4 +1,4 @@
-//! The parameters of clients and servers. Defaults are those of the authors' code (`docs/sources.md#frisbee-constants`).
+//! The parameters of clients and servers. Defaults are those of the authors' code (`docs/protocols/swp2p.md#frisbee-constants`).
 
 use rackweave_core::Span;
 

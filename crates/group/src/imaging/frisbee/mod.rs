@@ -12,7 +12,7 @@
 //! writes chunks, and reports each of them.
 //!
 //! All messages are multicast, so that clients see each other's requests and do not repeat them. The rules are those of the
-//! authors' code (`docs/sources.md#frisbee-server`, `docs/sources.md#frisbee-client`).
+//! authors' code (`docs/protocols/swp2p.md#frisbee-server`, `docs/protocols/swp2p.md#frisbee-client`).
 
 mod blocks;
 mod client;

@@ -46,7 +46,7 @@ impl WorkQueue {
         self.elements.is_empty()
     }
 
-    /// Adds a request (`docs/sources.md#frisbee-server`):
+    /// Adds a request (`docs/protocols/swp2p.md#frisbee-server`):
     ///
     /// 1. A request for a full chunk that is now being sent as a full chunk is dropped.
     /// 2. Elements of the same chunk are considered from the tail. The one at the head, if its chunk is being sent, takes the

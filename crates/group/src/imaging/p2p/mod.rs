@@ -1,5 +1,5 @@
 //! SWP2P: clients of an image serve chunks to each other while they receive, and switches (or the server) redirect requests
-//! to those that have the chunks (`docs/sources.md#swp2p`).
+//! to those that have the chunks (`docs/protocols/swp2p.md#swp2p`).
 //!
 //! ```text
 //!  Client                         switch                        Server

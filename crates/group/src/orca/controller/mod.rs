@@ -1,7 +1,7 @@
 //! The controller: it knows all sessions, and the live and active agents of each rack.
 //!
 //! The evaluation names its tasks (section IV.B: it inserts labels into agents; the authors' code: pings, active
-//! agents, `SYNC_STATE`; `docs/sources.md#orca-control-plane`). The paper does not say how senders ask for labels. The
+//! agents, `SYNC_STATE`; `docs/protocols/orca.md#orca-control-plane`). The paper does not say how senders ask for labels. The
 //! requests below, their repetition and their numbers are our choice.
 //!
 //! Requests of senders, each repeated until it is answered:

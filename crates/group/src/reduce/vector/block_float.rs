@@ -2,7 +2,7 @@
 //!
 //! The values of a block become multiples of a quantum, `2^(E - s)`, where `2^E` is the least power of two above all magnitudes of the
 //! block at all workers, and `s = 31 - ceil(log2 n)` for n workers. So n values never overflow 32 bits, and their sum is exact. SwitchML
-//! (`docs/sources.md#switchml`) has a scaling factor for each block, from the largest exponent of all workers, too; powers of two, which
+//! (`docs/protocols/ordc.md#switchml`) has a scaling factor for each block, from the largest exponent of all workers, too; powers of two, which
 //! make scaling exact, and the rules for values that are not finite are our choice.
 //!
 //! A worker's value differs from its multiple by at most half a quantum, and not at all if it has at least `2^(24 - s)` of the block's

@@ -10,8 +10,8 @@
 //!  Worker 2 ─ Chunk c ─┘   when all are there  └─ ChunkSum c ─> Worker 2
 //! ```
 //!
-//! The pool of slots, their two versions and the exponents that chunks carry are those of SwitchML (`docs/sources.md#switchml`); that a
-//! host adds up where no switch can is taken from ATP (`docs/sources.md#atp`), where it does so for single packets beside the switch, and
+//! The pool of slots, their two versions and the exponents that chunks carry are those of SwitchML (`docs/protocols/ordc.md#switchml`); that a
+//! host adds up where no switch can is taken from ATP (`docs/protocols/ordc.md#atp`), where it does so for single packets beside the switch, and
 //! not in its place as here. What neither treats, a worker, a switch or an aggregator that loses its
 //! memory, is our own: the master ends the attempt, asks each worker for the first chunk whose sum it does not have, and begins the next
 //! attempt at the least of them. Workers keep the values of two steps for that, which is enough: a worker that offers step k + 2 has all of

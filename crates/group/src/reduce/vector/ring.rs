@@ -1,4 +1,4 @@
-//! A ring all-reduce: the same sum without an aggregator, by messages of any transport (`docs/sources.md#ring-all-reduce`).
+//! A ring all-reduce: the same sum without an aggregator, by messages of any transport (`docs/protocols/ordc.md#ring-all-reduce`).
 //!
 //! The vector has a segment for each of n workers. In n - 1 hops each segment goes round the ring, and each worker adds its own elements; in
 //! n - 1 more hops its sum goes round. A worker sends `2 (n - 1) / n` times the vector. Segments travel in pieces, each of which goes on

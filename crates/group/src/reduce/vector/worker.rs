@@ -1,7 +1,7 @@
 //! A worker: sends the chunks of its vectors, and receives the sums.
 //!
 //! The machine refers to elements by step and block; its driver has the values. A slot's next chunk is sent when the sum of the previous
-//! one has come, so the pool is the window (`docs/sources.md#switchml`). What is lost is repeated by slot, after a timeout that follows the
+//! one has come, so the pool is the window (`docs/protocols/ordc.md#switchml`). What is lost is repeated by slot, after a timeout that follows the
 //! round-trip time, or when later chunks are complete.
 
 use rackweave_core::{HostId, Span, Time};
@@ -64,7 +64,7 @@ impl Config {
     }
 }
 
-/// The retransmission timer of SwitchML's code (`docs/sources.md#switchml`): each chunk is sent again after a time that does not depend on
+/// The retransmission timer of SwitchML's code (`docs/protocols/ordc.md#switchml`): each chunk is sent again after a time that does not depend on
 /// the path, and nothing is noticed before. After a number of timeouts the time doubles, until the next step, and the number grows by as
 /// much. That the code waits longer for the first chunks of a step, by the factor of their number, is left out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -244,7 +244,7 @@ impl Chosen {
 }
 
 /// The pool with which chunks in flight fill a worker's link for twice the time in which a chunk returns as a sum, as a power of two: a pool
-/// is a window. SwitchML chooses its pool by the product of bandwidth and delay too (`docs/sources.md#switchml`).
+/// is a window. SwitchML chooses its pool by the product of bandwidth and delay too (`docs/protocols/ordc.md#switchml`).
 fn full_pool(config: &AllreduceConfig, fabric: &Fabric) -> u16 {
     let bytes = u64::from(config.vectors.elements) * u64::from(config.vectors.format.bytes());
     let framing = rackweave_group::app::FRAMING;

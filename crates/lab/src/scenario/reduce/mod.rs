@@ -63,12 +63,12 @@ pub(crate) struct ReduceKeys {
 enum CostsName {
     /// A compiled program that counts words.
     Native,
-    /// WordCount on Hadoop 3.4.1, as measured: see `docs/reduce.md`.
+    /// WordCount on Hadoop 3.4.1, as measured: see `docs/ops/reduce.md`.
     Hadoop,
 }
 
 impl CostsName {
-    /// The costs of the profile. How they were measured is in `docs/reduce.md`.
+    /// The costs of the profile. How they were measured is in `docs/ops/reduce.md`.
     const fn costs(self) -> Costs {
         match self {
             Self::Native => Costs {

@@ -43,7 +43,7 @@ enum Profile {
 /// The parameters of the authors' simulations for a fabric.
 fn for_fabric(fabric: &Fabric) -> dcpim::Config {
     let full = Framing { max_payload: frame::MTU, header_bytes: 0, spray_above_bytes: u32::MAX };
-    // docs/sources.md#dcpim-parameters: the product is that of full packets in both directions.
+    // docs/protocols/dcpim.md#dcpim-parameters: the product is that of full packets in both directions.
     let rtt = fabric.base_rtt(full, frame::wire_bytes(frame::MTU));
     let smallest = Framing { max_payload: 1, header_bytes: 0, ..full };
     let control_rtt = fabric.base_rtt(smallest, frame::wire_bytes(0));

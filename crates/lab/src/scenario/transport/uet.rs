@@ -96,7 +96,7 @@ impl UetKeys {
             }
         }
         if !trims {
-            // `docs/sources.md#uet-parameters`: the target is a round trip without trimming.
+            // `docs/protocols/uet.md#uet-parameters`: the target is a round trip without trimming.
             config.target_delay = rtt;
         }
         if let Some(window) = self.window {

@@ -214,7 +214,7 @@ fn a_client_notices_that_its_server_forgot_the_request() {
     assert_eq!(events(&mut network), ["h0: 1 with h1 failed: peer forgot"]);
 }
 
-/// Clocks that differ cost rounds, but nothing waits for ever (docs/sources.md#dcpim-clocks).
+/// Clocks that differ cost rounds, but nothing waits for ever (docs/protocols/dcpim.md#dcpim-clocks).
 #[test]
 fn clocks_may_differ() {
     for skew_rounds in [0, 1, 4, 1_000] {

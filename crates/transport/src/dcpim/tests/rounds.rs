@@ -83,7 +83,7 @@ fn us(n: u64) -> Time {
     at(Span::from_us(n))
 }
 
-/// docs/sources.md#dcpim-matching: requests wait for the middle of the round; in the first round the shortest messages are offered
+/// docs/protocols/dcpim.md#dcpim-matching: requests wait for the middle of the round; in the first round the shortest messages are offered
 /// channels.
 #[test]
 fn a_sender_offers_its_channels_to_the_shortest_messages_first() {
@@ -165,7 +165,7 @@ fn accepted_channels_are_counted_in_their_epochs() {
     assert_eq!(until(&mut host, us(130)), [(125, "h0>h1 p7 GRANT 1 of 3 4+4".to_owned())]);
 }
 
-/// docs/sources.md#dcpim-matching: a receiver requests channels for what is missing, a tenth of the epoch's 32 packets each; it accepts
+/// docs/protocols/dcpim.md#dcpim-matching: a receiver requests channels for what is missing, a tenth of the epoch's 32 packets each; it accepts
 /// the offers of the round when the next one starts, and requests the rest.
 #[test]
 fn a_receiver_requests_what_its_messages_need() {
@@ -235,7 +235,7 @@ fn tokens_are_paced_by_channels_until_the_data_phase_ends() {
     assert_eq!(tokens.len(), 17, "{tokens:?}");
 }
 
-/// docs/sources.md#dcpim-tokens: tokens of the match with the shortest message are used first, and those of channels that are used
+/// docs/protocols/dcpim.md#dcpim-tokens: tokens of the match with the shortest message are used first, and those of channels that are used
 /// early last; a token is void a slack after the data phase has ended.
 #[test]
 fn a_sender_uses_tokens_by_their_priority_and_in_time() {
@@ -274,7 +274,7 @@ fn a_sender_uses_tokens_by_their_priority_and_in_time() {
     );
 }
 
-/// docs/sources.md#dcpim-tokens: while the free packets of a short message arrive, the receiver sends no tokens.
+/// docs/protocols/dcpim.md#dcpim-tokens: while the free packets of a short message arrive, the receiver sends no tokens.
 #[test]
 fn short_messages_hold_tokens_back() {
     let config = Config { prompt: false, ..config() };
@@ -290,7 +290,7 @@ fn short_messages_hold_tokens_back() {
     assert_eq!(first, Some((91, "h0>h1 p7 TOKEN 1 0 for 0 p2".to_owned())));
 }
 
-/// docs/sources.md#dcpim-tokens: a window of tokens is unused at most; then one each time the window's timeout expires.
+/// docs/protocols/dcpim.md#dcpim-tokens: a window of tokens is unused at most; then one each time the window's timeout expires.
 #[test]
 fn a_sender_that_uses_no_tokens_gets_a_window_of_them() {
     let config = Config { prompt: false, ..config() };

@@ -215,7 +215,7 @@ impl Host {
         let more = !send.resends.is_empty();
         self.recovery.retransmissions += 1;
         self.queue.resend_sent(more);
-        // The same priority as for retransmissions of messages (docs/sources.md#homa-sending).
+        // The same priority as for retransmissions of messages (docs/protocols/homa.md#homa-sending).
         let priority = self.config.num_priorities - 1;
         Some(self.piece(now, slot, offset, end - offset, Some(priority)))
     }
@@ -336,7 +336,7 @@ impl Host {
             }
         }
         if let Some(allowed) = expand(send.acked, credit.allowed) {
-            // The newest grant is the one with the highest offset (docs/sources.md#homa-sending).
+            // The newest grant is the one with the highest offset (docs/protocols/homa.md#homa-sending).
             let allowed = allowed.min(send.acked + u64::from(MAX_WINDOW));
             if allowed > send.allowed {
                 match credit.priority {

@@ -59,13 +59,13 @@ pub struct Config {
     /// How the client serves.
     pub serve: Serve,
     /// How long a client that has written everything stays to serve. SWP2P's slides leave it open; that clients leave at once is our
-    /// inference (`docs/sources.md#swp2p`).
+    /// inference (`docs/protocols/swp2p.md#swp2p`).
     pub linger: Span,
     /// The largest image that the client accepts, in bytes.
     pub most_bytes: u64,
 }
 
-/// The choice is ours, found by sweeps over 4, 8 and 30 clients that start at once, or 2 s apart (`docs/imaging.md`, "Chunks, windows
+/// The choice is ours, found by sweeps over 4, 8 and 30 clients that start at once, or 2 s apart (`docs/ops/imaging.md`, "Chunks, windows
 /// and requests"). All clients work on the same window, so that holders and requesters meet. With less on request than half a window a
 /// client waits for its neighbours; with more, holders have long queues, and clients that started earlier wait behind later ones.
 impl Default for Config {
