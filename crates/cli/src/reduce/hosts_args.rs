@@ -3,6 +3,7 @@
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
+use crate::shell::values;
 use clap::ValueEnum;
 use rackweave_core::Span;
 use rackweave_reduce::JobMove;
@@ -225,11 +226,7 @@ impl From<SplitArg> for Split {
 
 /// Parses `HOST` or `HOST:PORT`.
 pub(super) fn address(text: &str) -> Result<SocketAddr, String> {
-    use std::net::ToSocketAddrs as _;
-    let found =
-        text.to_socket_addrs().or_else(|_| (text, rackweave_reduce::PORT).to_socket_addrs());
-    let first = found.ok().and_then(|mut found| found.next());
-    first.ok_or_else(|| crate::not_an_address(text))
+    values::address(text, rackweave_reduce::PORT)
 }
 
 pub(super) fn some_time(text: &str) -> Result<Span, String> {
