@@ -163,7 +163,7 @@ pub(crate) struct BenchArgs {
     /// Seed of lengths, contents and times.
     #[arg(long, value_name = "N", default_value_t = 1)]
     seed: u64,
-    /// Print only one JSON document, at the end.
+    /// Print only one line of JSON, at the end.
     #[arg(long)]
     json: bool,
 }

@@ -62,7 +62,7 @@ pub(crate) struct CommonArgs {
     /// Index of this host in --fabric, from 0 (default: the entry with an address of this machine).
     #[arg(long, value_name = "N", requires = "fabric")]
     me: Option<u32>,
-    /// Print one JSON document on standard output.
+    /// Print the result as one line of JSON on standard output.
     #[arg(long)]
     json: bool,
     /// Print neither progress nor a report.

@@ -19,7 +19,7 @@ pub(crate) struct SessionsArgs {
     /// Control socket of `cast agent` or `cast control` (default: that of this user's agent, as in `cast agent --help`).
     #[arg(long, value_name = "PATH")]
     socket: Option<PathBuf>,
-    /// Print one JSON document.
+    /// Print one line of JSON.
     #[arg(long)]
     json: bool,
 }

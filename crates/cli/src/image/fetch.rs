@@ -81,7 +81,7 @@ pub(crate) struct FetchArgs {
     #[arg(long, value_name = "N", default_value_t = Config::default().batch,
         value_parser = clap::value_parser!(u16).range(1..=4096))]
     batch: u16,
-    /// Print events as JSON documents, one on each line.
+    /// Print events, one line of JSON each.
     #[arg(long)]
     json: bool,
     /// Print neither progress nor a report.

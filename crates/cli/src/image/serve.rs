@@ -70,7 +70,7 @@ pub(crate) struct ServeArgs {
     /// Default: 127.0.0.1:6780, if that is free.
     #[arg(long, value_name = "HOST[:PORT]|none", value_parser = page)]
     status: Option<Status>,
-    /// Print events as JSON documents, one on each line.
+    /// Print events, one line of JSON each.
     #[arg(long)]
     json: bool,
     /// Print neither progress nor a report.

@@ -97,7 +97,7 @@ pub(crate) struct OutputArgs {
     /// File for the result, which appears when it is whole (default: standard output).
     #[arg(long, value_name = "FILE")]
     pub(super) out: Option<PathBuf>,
-    /// Print what was sent and received as one JSON document on standard output; requires --out.
+    /// Print what was sent and received as one line of JSON on standard output; requires --out.
     #[arg(long, requires = "out")]
     pub(super) json: bool,
     /// Print neither progress nor a summary.
@@ -140,7 +140,7 @@ pub(crate) struct WorkerArgs {
     /// Files and directories whose words are counted.
     #[arg(value_name = "PATH")]
     pub(super) paths: Vec<PathBuf>,
-    /// Print what was sent as one JSON document on standard output.
+    /// Print what was sent as one line of JSON on standard output.
     #[arg(long)]
     pub(super) json: bool,
     /// Print nothing but errors.
