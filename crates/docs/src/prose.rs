@@ -154,9 +154,10 @@ fn hash(text: &str) -> Option<&str> {
     })
 }
 
-/// Returns whether the word is a number with an exponent.
+/// Returns whether the word is a number with an exponent, or a round one with a unit, such as `2000000b`.
 fn is_number(word: &str) -> bool {
-    word.parse::<f64>().is_ok()
+    let is_round = word.trim_end_matches(|c: char| c.is_ascii_lowercase()).ends_with("000");
+    word.parse::<f64>().is_ok() || (is_round && word.ends_with('b'))
 }
 
 #[cfg(test)]
@@ -229,7 +230,8 @@ mod tests {
     fn commit_hashes_are_a_problem() {
         assert_eq!(problems("a.md", "at `4eee581`")[0], "a.md:1: a commit hash: 4eee581");
         assert_eq!(problems("a.md", "https://x.org/commit/26319da8/").len(), 1);
-        for text in ["1234567", "defaced", "0x4eee581", "4eee58", "1000e100", "ed25519"] {
+        for text in ["1234567", "defaced", "0x4eee581", "4eee58", "1000e100", "2000000b", "ed25519"]
+        {
             assert_eq!(problems("a.md", text), [""; 0]);
         }
         assert_eq!(problems(SOURCES, "HomaModule at 4eee581"), [""; 0]);
