@@ -113,7 +113,7 @@ pub fn read(root: &Path) -> io::Result<Vec<SourceFile>> {
     Ok(files)
 }
 
-/// The folder with the tables of scenarios, and its part whose format is that of claims and not of scenarios.
+/// The folder with the tables of scenarios, and its part with the tables of claims, which docs/papers.md explains by an example.
 const TABLES: (&str, &str) = ("crates/lab/src/", "crates/lab/src/paper/");
 
 /// Returns the tables of keys that the code declares, and what is wrong with their declarations.
