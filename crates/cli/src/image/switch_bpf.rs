@@ -6,8 +6,9 @@ use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::time::Duration;
 
 use miette::miette;
+use rackweave_bpf::TorError;
+use rackweave_bpf::swp2p::{Policy, Tor, TorClient, TorConfig, TorCounters};
 use rackweave_linux::Clock;
-use rackweave_swp2p_bpf::{Policy, Tor, TorClient, TorConfig, TorCounters, TorError};
 use serde_json::{Value, json};
 
 use super::status;
@@ -45,8 +46,8 @@ impl BpfArgs {
             policy: if self.turns { Policy::RoundRobin } else { Policy::LeastLoaded },
             pending: if self.no_pending { 0 } else { defaults.pending },
             // As many as the windows of reports that cover the image.
-            chunks: self.chunks.max(1).div_ceil(rackweave_swp2p_bpf::WINDOW)
-                * rackweave_swp2p_bpf::WINDOW,
+            chunks: self.chunks.max(1).div_ceil(rackweave_bpf::swp2p::WINDOW)
+                * rackweave_bpf::swp2p::WINDOW,
             clients_per_port: self.hosts_per_port,
             ..defaults
         }

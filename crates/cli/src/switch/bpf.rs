@@ -4,8 +4,8 @@ use std::fmt::Write as _;
 use std::net::Ipv4Addr;
 
 use miette::miette;
+use rackweave_bpf::orca::{Tor, TorConfig, TorCounters, TorHost};
 use rackweave_group::orca::label::Layout;
-use rackweave_orca_bpf::{Tor, TorConfig, TorCounters, TorHost};
 use rackweave_switch::fabric::Fabric;
 use serde_json::json;
 

@@ -3,7 +3,8 @@
 use std::fmt::Write as _;
 
 use miette::miette;
-use rackweave_reduce_bpf::{Tor, TorConfig, TorCounters, TorError};
+use rackweave_bpf::TorError;
+use rackweave_bpf::reduce::{Tor, TorConfig, TorCounters};
 use serde_json::json;
 
 use super::args::SwitchArgs;

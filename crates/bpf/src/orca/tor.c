@@ -2,7 +2,7 @@
  * has the maps, the helper calls and ordinary forwarding. Needs Linux 5.12 or later, whose verifier accepts reads of the stack
  * at variable offsets. */
 #ifndef ORCA_TOR_H
-#include "../../linux/src/tc/bpf.h"
+#include "../bpf.h"
 #include "orca_tor.h"
 #endif
 
@@ -184,4 +184,4 @@ SECTION("classifier") int rackweave_decide(struct __sk_buff *skb)
     return 0;
 }
 
-SECTION("license") char terms[] = "Dual MIT/GPL";
+LICENSE

@@ -3,17 +3,17 @@
 //! (`group::orca::switch`; a test compares them packet by packet), and forwards all other frames as an Ethernet switch.
 //!
 //! ```no_run
-//! use rackweave_orca_bpf::{Tor, TorConfig, TorHost};
+//! use rackweave_bpf::orca::{Tor, TorConfig, TorHost};
 //!
 //! let host = |n: u8| TorHost { mac: [2, 0, 0, 0, 0, n], ip: None, port: n };
 //! let ports = ["p0", "p1"].map(String::from).to_vec();
 //! let tor = Tor::attach(&TorConfig { ports, hosts: vec![host(0), host(1)], ..TorConfig::default() })?;
 //! println!("{:?}", tor.counters()?);
-//! # Ok::<(), rackweave_orca_bpf::TorError>(())
+//! # Ok::<(), rackweave_bpf::TorError>(())
 //! ```
 //!
 //! The program is written in C (`orca_tor.h` decides, `tor.c` moves frames). Its source is part of this binary, and
-//! `clang` compiles it when a [`Tor`] is attached ([`rackweave_linux::tc`]). Super-packets of segmentation offloads are
+//! `clang` compiles it when a [`Tor`] is attached ([`crate::tc`]). Super-packets of segmentation offloads are
 //! forwarded unsegmented, and checksums that are left to an interface are left unchanged, so both ends may have all
 //! offloads enabled.
 //!
@@ -25,8 +25,10 @@ mod tests;
 
 use std::net::Ipv4Addr;
 
-use aya::maps::{Array, HashMap, MapError, PerCpuArray};
-use rackweave_linux::tc::{self, Classifier, TcError};
+use aya::maps::{Array, HashMap};
+
+use crate::tc::{self, Classifier};
+use crate::{TorError, check_ports, configure, counters, state};
 
 /// The C sources, which are compiled as one file: the first makes the decision, the second moves the frames.
 const SOURCES: [&str; 3] = [tc::PRELUDE, include_str!("orca_tor.h"), include_str!("tor.c")];
@@ -79,42 +81,32 @@ pub struct TorHost {
     pub port: u8,
 }
 
-/// Why a ToR cannot be created or used.
-#[derive(Debug, thiserror::Error)]
-pub enum TorError {
-    /// The program cannot run in the kernel.
-    #[error(transparent)]
-    Tc(#[from] TcError),
-    /// The configuration is invalid, for this reason.
-    #[error("{0}")]
-    Config(String),
-}
-
-/// Counters of a ToR, in frames. A super-packet counts as one.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct TorCounters {
-    /// Ordinary frames that were forwarded to one port.
-    pub routed: u64,
-    /// Ordinary frames that were flooded, because they are broadcast or multicast.
-    pub flooded: u64,
-    /// Packets of Orca that were forwarded to one port.
-    pub forwarded: u64,
-    /// Packets of Orca that were sent to each port of a set.
-    pub replicated: u64,
-    /// Copies that were made of replicated and flooded frames.
-    pub copies: u64,
-    /// Commands of the controller that the ToR itself executed.
-    pub consumed: u64,
-    /// Packets of Orca that were dropped because there is no active agent.
-    pub no_agent: u64,
-    /// Packets of Orca that were dropped because they cannot legitimately come from their ingress port.
-    pub spoofed: u64,
-    /// Packets of Orca that were dropped because their label names no port.
-    pub no_port: u64,
-    /// Ordinary frames that were dropped because their destination is unknown.
-    pub unknown: u64,
-    /// Copies that an interface refused.
-    pub lost: u64,
+counters! {
+    /// Counters of a ToR, in frames. A super-packet counts as one.
+    pub struct TorCounters {
+        /// Ordinary frames that were forwarded to one port.
+        pub routed,
+        /// Ordinary frames that were flooded, because they are broadcast or multicast.
+        pub flooded,
+        /// Packets of Orca that were forwarded to one port.
+        pub forwarded,
+        /// Packets of Orca that were sent to each port of a set.
+        pub replicated,
+        /// Copies that were made of replicated and flooded frames.
+        pub copies,
+        /// Commands of the controller that the ToR itself executed.
+        pub consumed,
+        /// Packets of Orca that were dropped because there is no active agent.
+        pub no_agent,
+        /// Packets of Orca that were dropped because they cannot legitimately come from their ingress port.
+        pub spoofed,
+        /// Packets of Orca that were dropped because their label names no port.
+        pub no_port,
+        /// Ordinary frames that were dropped because their destination is unknown.
+        pub unknown,
+        /// Copies that an interface refused.
+        pub lost,
+    }
 }
 
 /// A ToR in the kernel. It ends when this is dropped or the process ends for any reason, and leaves nothing behind.
@@ -158,24 +150,7 @@ impl Tor {
     /// # Errors
     /// If they cannot be read from the kernel.
     pub fn counters(&self) -> Result<TorCounters, TorError> {
-        let counters = PerCpuArray::<_, u64>::try_from(self.loaded.classifier.map("counters")?);
-        let counters = counters.map_err(state)?;
-        let sum = |index: u32| -> Result<u64, TorError> {
-            Ok(counters.get(&index, 0).map_err(state)?.iter().sum())
-        };
-        Ok(TorCounters {
-            routed: sum(0)?,
-            flooded: sum(1)?,
-            forwarded: sum(2)?,
-            replicated: sum(3)?,
-            copies: sum(4)?,
-            consumed: sum(5)?,
-            no_agent: sum(6)?,
-            spoofed: sum(7)?,
-            no_port: sum(8)?,
-            unknown: sum(9)?,
-            lost: sum(10)?,
-        })
+        TorCounters::read(&self.loaded.classifier)
     }
 }
 
@@ -237,9 +212,7 @@ impl Loaded {
             *word = u32::from(*port);
         }
         words[8 + UPLINKS..][..interfaces.len()].copy_from_slice(interfaces);
-        let mut map = Array::<_, [u32; CONFIG]>::try_from(self.classifier.map_mut("config")?)
-            .map_err(state)?;
-        map.set(0, words, 0).map_err(state)
+        configure(&mut self.classifier, words)
     }
 
     fn set_active(&mut self, agent: Option<u8>) -> Result<(), TorError> {
@@ -270,10 +243,8 @@ impl TorConfig {
     /// Returns the ports that lead to hosts, one bit each, or the reason for which the configuration is invalid.
     fn check(&self) -> Result<u64, TorError> {
         let wrong = |what: String| Err(TorError::Config(what));
+        check_ports(&self.ports, PORTS, "ToR")?;
         let ports = self.ports.len();
-        if ports == 0 || ports > PORTS {
-            return wrong(format!("a ToR has 1 to {PORTS} ports, not {ports}"));
-        }
         if self.uplinks.len() > UPLINKS || self.uplink_width > 16 || self.uplink_shift > 127 {
             return wrong(format!(
                 "a ToR has at most {UPLINKS} uplinks, in a field of at most 16 of the label's 128 bits"
@@ -297,8 +268,4 @@ impl TorConfig {
 const fn number(mac: [u8; 6]) -> u64 {
     let [a, b, c, d, e, f] = mac;
     u64::from_be_bytes([0, 0, a, b, c, d, e, f])
-}
-
-fn state(error: MapError) -> TorError {
-    TcError::state(&error).into()
 }

@@ -3,7 +3,7 @@
  * that a client can serve is redirected: its destination becomes the client, and it leaves by the client's port. Needs Linux
  * 6.6 (TCX). */
 #ifndef SWP2P_H
-#include "../../linux/src/tc/bpf.h"
+#include "../bpf.h"
 #include "swp2p.h"
 #include "kernel.h"
 #include "directory.h"
@@ -207,25 +207,6 @@ INLINE int handle(struct __sk_buff *skb, u32 interface, u64 now)
     return s->clients[to & 63].interface;
 }
 
-SECTION("classifier") int rackweave_swp2p(struct __sk_buff *skb)
-{
-    int interface = handle(skb, skb->ifindex, time_ns());
+PROGRAMS(rackweave_swp2p)
 
-    if (interface < 0)
-        return ACT_SHOT;
-    return interface ? redirect(interface, 0) : ACT_NEXT;
-}
-
-/* For tests: the frame's mark is its ingress interface, and `cb` has the time. The mark becomes the interface by which the
- * frame leaves, but it is not sent. */
-SECTION("classifier") int rackweave_trial(struct __sk_buff *skb)
-{
-    int interface = handle(skb, skb->mark, (u64)skb->cb[1] << 32 | skb->cb[0]);
-
-    if (interface < 0)
-        return ACT_SHOT;
-    skb->mark = interface;
-    return 0;
-}
-
-SECTION("license") char terms[] = "Dual MIT/GPL";
+LICENSE

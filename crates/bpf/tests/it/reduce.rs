@@ -3,56 +3,39 @@
 
 use std::collections::BTreeMap;
 use std::net::{Ipv4Addr, UdpSocket};
-use std::process::Command;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+use rackweave_bpf::TorError;
+use rackweave_bpf::reduce::{PORT, Tor, TorConfig, TorCounters};
+use rackweave_bpf::tc::TcError;
 use rackweave_linux::netns;
-use rackweave_linux::tc::TcError;
 use rackweave_reduce::{
     Aggregation, Encoder, Master, MasterConfig, MasterEvent, Operator, Outcome, WorkerConfig,
     WorkerReport, run_worker,
 };
-use rackweave_reduce_bpf::{PORT, Tor, TorConfig, TorCounters, TorError};
 use rackweave_wire::reduce::number_of;
+
+use crate::namespaces::{Namespaces, inside, ip};
 
 /// The master, and the workers.
 const HOSTS: u8 = 4;
 const WORKERS: u8 = HOSTS - 1;
 
-/// The namespaces of a switch and of its hosts, which are removed on drop. Host 0 is the master.
+/// The namespaces of a switch and of its hosts. Host 0 is the master.
 struct Rack {
-    prefix: String,
+    namespaces: Namespaces,
     is_routed: bool,
-}
-
-fn ip(arguments: &str) {
-    let output = Command::new("ip").args(arguments.split(' ')).output().unwrap();
-    let verdict = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success(), "ip {arguments}: {verdict}");
-}
-
-/// Runs a function in a namespace.
-fn inside<T: Send>(name: &str, what: impl FnOnce() -> T + Send) -> T {
-    std::thread::scope(|threads| {
-        let done = threads.spawn(|| {
-            netns::enter(name).unwrap();
-            what()
-        });
-        done.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
-    })
 }
 
 impl Rack {
     /// Returns `None` if this process may not create namespaces. The switch is a bridge with an address, or a router with a network at
     /// each port.
     fn make(test: &str, is_routed: bool) -> Option<Self> {
-        let rack = Self { prefix: format!("rwr-{}-{test}", std::process::id()), is_routed };
-        rackweave_testing::needs!(NetAdmin, None);
-        rackweave_testing::needs!(Clang, None);
-        let switch = rack.switch();
-        ip(&format!("netns add {switch}"));
+        let rack = Self { namespaces: Namespaces::make(test)?, is_routed };
+        let switch = rack.namespaces.switch();
         if is_routed {
+            // A namespace has its own value, which the thread's own folder of /proc shows.
             inside(&switch, || std::fs::write("/proc/sys/net/ipv4/ip_forward", "1").unwrap());
         } else {
             ip(&format!("-n {switch} link add br0 type bridge"));
@@ -60,31 +43,19 @@ impl Rack {
             ip(&format!("-n {switch} link set br0 up"));
         }
         for host in 0..HOSTS {
-            let (name, address) = (rack.host(host), rack.address(host));
-            ip(&format!("netns add {name}"));
-            ip(&format!("link add p{host} netns {switch} type veth peer name eth0 netns {name}"));
+            rack.namespaces.add_host(host, "");
+            let (name, address) = (rack.namespaces.host(host), rack.address(host));
             ip(&format!("-n {name} link set eth0 gso_max_segs 1"));
             ip(&format!("-n {name} addr add {address}/24 dev eth0"));
-            ip(&format!("-n {name} link set eth0 up"));
-            ip(&format!("-n {name} link set lo up"));
             if is_routed {
                 let gateway = Ipv4Addr::from(address.to_bits() & !0xff | 1);
                 ip(&format!("-n {switch} addr add {gateway}/24 dev p{host}"));
-                ip(&format!("-n {switch} link set p{host} up"));
                 ip(&format!("-n {name} route add default via {gateway}"));
             } else {
-                ip(&format!("-n {switch} link set p{host} master br0 up"));
+                ip(&format!("-n {switch} link set p{host} master br0"));
             }
         }
         Some(rack)
-    }
-
-    fn switch(&self) -> String {
-        format!("{}sw", self.prefix)
-    }
-
-    fn host(&self, host: u8) -> String {
-        format!("{}{host}", self.prefix)
     }
 
     fn address(&self, host: u8) -> Ipv4Addr {
@@ -107,7 +78,7 @@ impl Rack {
     }
 
     fn attach(&self) -> Result<Tor, TorError> {
-        inside(&self.switch(), || Tor::attach(&self.config()))
+        inside(&self.namespaces.switch(), || Tor::attach(&self.config()))
     }
 
     fn tor(&self) -> Tor {
@@ -124,7 +95,7 @@ impl Rack {
         std::thread::scope(|threads| {
             let workers: Vec<_> = (0..WORKERS)
                 .map(|worker| {
-                    let (name, master) = (self.host(worker + 1), self.address(0));
+                    let (name, master) = (self.namespaces.host(worker + 1), self.address(0));
                     let stop = &stop;
                     threads.spawn(move || {
                         netns::enter(&name).unwrap();
@@ -145,7 +116,7 @@ impl Rack {
                     })
                 })
                 .collect();
-            let outcome = inside(&self.host(0), || {
+            let outcome = inside(&self.namespaces.host(0), || {
                 let config = MasterConfig::new((self.address(0), PORT).into(), WORKERS);
                 let switch = number_of(self.aggregator()).unwrap();
                 let aggregation = Some(Aggregation::new(switch, 4096));
@@ -164,12 +135,6 @@ impl Rack {
             let reports = reports.collect::<Result<Vec<_>, _>>();
             (outcome.unwrap(), reports.unwrap())
         })
-    }
-}
-
-impl Drop for Rack {
-    fn drop(&mut self) {
-        let _ = netns::remove(&self.prefix);
     }
 }
 
@@ -210,21 +175,21 @@ fn check(rack: &Rack, tor: &Tor, words: u32) -> TorCounters {
 
 #[test]
 fn words_are_counted_at_a_bridge() {
-    let Some(rack) = Rack::make("b", false) else { return };
+    let Some(rack) = Rack::make("reduce-b", false) else { return };
     let tor = rack.tor();
     check(&rack, &tor, 20_000);
 }
 
 #[test]
 fn words_are_counted_at_a_router() {
-    let Some(rack) = Rack::make("r", true) else { return };
+    let Some(rack) = Rack::make("reduce-r", true) else { return };
     let tor = rack.tor();
     check(&rack, &tor, 20_000);
 }
 
 #[test]
 fn a_switch_that_restarts_is_used_again_and_nothing_counts_twice() {
-    let Some(rack) = Rack::make("x", false) else { return };
+    let Some(rack) = Rack::make("reduce-x", false) else { return };
     let mut tor = Some(rack.tor());
     let (outcome, _) = rack.count(100_000, |epochs| {
         if [20, 60, 61, 150].contains(&epochs) {
@@ -238,11 +203,11 @@ fn a_switch_that_restarts_is_used_again_and_nothing_counts_twice() {
 
 #[test]
 fn everything_else_crosses_the_bridge_and_ports_are_free_afterwards() {
-    let Some(rack) = Rack::make("o", false) else { return };
+    let Some(rack) = Rack::make("reduce-o", false) else { return };
     let tor = rack.tor();
     assert!(matches!(rack.attach(), Err(TorError::Tc(TcError::Taken(_)))));
     let socket = |host: u8, port: u16| {
-        inside(&rack.host(host), || UdpSocket::bind((rack.address(host), port)).unwrap())
+        inside(&rack.namespaces.host(host), || UdpSocket::bind((rack.address(host), port)).unwrap())
     };
     // Hosts may talk to one another on the same port, and to the switch on other ports.
     let (a, b) = (socket(1, PORT), socket(2, PORT));
@@ -251,7 +216,8 @@ fn everything_else_crosses_the_bridge_and_ports_are_free_afterwards() {
     a.send_to(&[0xa6; 40], (rack.address(2), PORT)).unwrap();
     let mut buffer = [0; 64];
     assert_eq!(b.recv_from(&mut buffer).unwrap(), (40, (rack.address(1), PORT).into()));
-    let at_switch = inside(&rack.switch(), || UdpSocket::bind((rack.aggregator(), 9000)).unwrap());
+    let at_switch =
+        inside(&rack.namespaces.switch(), || UdpSocket::bind((rack.aggregator(), 9000)).unwrap());
     at_switch.set_read_timeout(Some(Duration::from_secs(30))).unwrap();
     a.send_to(&[0xa6; 30], (rack.aggregator(), 9000)).unwrap();
     assert_eq!(at_switch.recv_from(&mut buffer).unwrap().0, 30);

@@ -2,7 +2,7 @@
  * everything else to what forwards frames here: a bridge, or the kernel's routing. A reply is made of the frame that it answers, and
  * leaves by the port of its receiver. Needs Linux 6.6 (TCX). */
 #ifndef REDUCE_H
-#include "../../linux/src/tc/bpf.h"
+#include "../bpf.h"
 #include "reduce.h"
 #include "jobs.h"
 #endif
@@ -684,25 +684,6 @@ INLINE int handle(struct __sk_buff *skb, u32 interface, u64 now)
     return interface;
 }
 
-SECTION("classifier") int rackweave_reduce(struct __sk_buff *skb)
-{
-    int interface = handle(skb, skb->ifindex, time_ns());
+PROGRAMS(rackweave_reduce)
 
-    if (interface < 0)
-        return ACT_SHOT;
-    return interface ? redirect(interface, 0) : ACT_NEXT;
-}
-
-/* For tests: the frame's mark is its ingress interface, and `cb` has the time. The mark becomes the interface by which the
- * reply leaves, but it is not sent. */
-SECTION("classifier") int rackweave_trial(struct __sk_buff *skb)
-{
-    int interface = handle(skb, skb->mark, (u64)skb->cb[1] << 32 | skb->cb[0]);
-
-    if (interface < 0)
-        return ACT_SHOT;
-    skb->mark = interface;
-    return 0;
-}
-
-SECTION("license") char terms[] = "Dual MIT/GPL";
+LICENSE

@@ -1,26 +1,18 @@
-//! Frames are run through the program in the kernel by BPF_PROG_TEST_RUN: it adds up, and turns frames into replies as if they had
-//! arrived, but does not send them.
+//! Runs frames through the program ([`crate::trial`]).
 
 mod agree;
 mod rules;
 
 use std::time::Duration;
 
-use aya::programs::{TestRun, TestRunOptions};
 use rackweave_core::HostId;
 use rackweave_wire::Id64;
 use rackweave_wire::reduce::{self, Body, Header, Open, Operator, Pairs, Rule};
 
 use super::*;
-
-/// The length of `struct __sk_buff` in 32-bit words, and where fields are in it.
-const SK_BUFF: usize = 48;
-const MARK: usize = 2;
-const CB: usize = 12;
-const GSO_SIZE: usize = 44;
+use crate::trial::{self, MARK, SWITCH_MAC, Sender, pseudo_header, sum, udp_sum};
 
 const SWITCH: [u8; 4] = [172, 16, 0, 0];
-const SWITCH_MAC: [u8; 6] = [2, 0, 0x5e, 0, 9, 9];
 const SECRET: u64 = 0x0123_4567_89ab_cdef;
 
 /// A host at an interface of its own.
@@ -38,6 +30,10 @@ impl Host {
         let mac = [2, 0, 0x5e, 0, 7, number];
         let ip = if number.is_multiple_of(2) { [10, 0, 0, number] } else { [192, 0, 2, number] };
         Self { ip, mac, interface: 100 + u32::from(number), port: PORT }
+    }
+
+    fn sender(&self) -> Sender {
+        Sender { mac: self.mac, ip: self.ip, port: self.port }
     }
 
     fn id(&self) -> HostId {
@@ -59,50 +55,9 @@ fn message(header: Header, payload: &[u8]) -> Vec<u8> {
     message
 }
 
-/// The sum of 16-bit words that checksums complement (RFC 1071).
-fn sum(bytes: &[u8]) -> u16 {
-    let word = |pair: &[u8]| u32::from(pair[0]) << 8 | pair.get(1).map_or(0, |low| u32::from(*low));
-    let mut sum: u32 = bytes.chunks(2).map(word).sum();
-    while sum >> 16 != 0 {
-        sum = (sum & 0xffff) + (sum >> 16);
-    }
-    sum as u16
-}
-
-fn pseudo_header(frame: &[u8]) -> Vec<u8> {
-    let mut pseudo = frame[26..34].to_vec();
-    pseudo.extend_from_slice(&[0, 17, frame[38], frame[39]]);
-    pseudo
-}
-
-/// The sum of a UDP datagram in a frame, including its checksum: 0xffff if that is correct.
-fn udp_sum(frame: &[u8]) -> u16 {
-    sum(&[&pseudo_header(frame)[..], &frame[34..]].concat())
-}
-
 /// A frame to the switch, with this traffic class.
 fn frame(from: &Host, message: &[u8], class: u8) -> Vec<u8> {
-    let mut frame = SWITCH_MAC.to_vec();
-    frame.extend_from_slice(&from.mac);
-    frame.extend_from_slice(&[8, 0, 0x45, class]);
-    let length = 28 + message.len() as u16;
-    frame.extend_from_slice(&length.to_be_bytes());
-    frame.extend_from_slice(&[0x12, 0x34, 0x40, 0, 63, 17, 0, 0]);
-    frame.extend_from_slice(&from.ip);
-    frame.extend_from_slice(&SWITCH);
-    let check = !sum(&frame[14..34]);
-    frame[24..26].copy_from_slice(&check.to_be_bytes());
-    frame.extend_from_slice(&from.port.to_be_bytes());
-    frame.extend_from_slice(&PORT.to_be_bytes());
-    frame.extend_from_slice(&(length - 20).to_be_bytes());
-    frame.extend_from_slice(&[0, 0]);
-    frame.extend_from_slice(message);
-    let check = match !udp_sum(&frame) {
-        0 => 0xffff,
-        check => check,
-    };
-    frame[40..42].copy_from_slice(&check.to_be_bytes());
-    frame
+    trial::frame(from.sender(), (SWITCH, PORT), class, message)
 }
 
 /// The program in the kernel, or `None` if this machine cannot run it.
@@ -132,39 +87,16 @@ fn run(
     now_ms: u64,
     gso_size: u32,
 ) -> (Outcome, Duration) {
-    let mut context = [0_u8; 4 * SK_BUFF];
-    let mut put = |word: usize, value: u32| {
-        context[4 * word..4 * word + 4].copy_from_slice(&value.to_ne_bytes());
-    };
-    let now_ns = now_ms * 1_000_000;
-    put(MARK, interface);
-    put(CB, now_ns as u32);
-    put(CB + 1, (now_ns >> 32) as u32);
-    put(GSO_SIZE, gso_size);
-    let (mut after, mut out) = ([0_u8; 4 * SK_BUFF], vec![0; 2048]);
-    let options = TestRunOptions {
-        data_in: Some(frame),
-        data_out: Some(&mut out),
-        ctx_in: Some(&context),
-        ctx_out: Some(&mut after),
-        ..TestRunOptions::new()
-    };
-    let result = tor.classifier.program().unwrap().test_run(options);
-    let result = result.unwrap_or_else(|error| panic!("{error:?}: {frame:02x?}"));
-    let outcome = if result.return_value != 0 {
-        Outcome::Dropped
-    } else {
-        out.truncate(result.data_size_out as usize);
-        let mark = after[4 * MARK..4 * MARK + 4].try_into().unwrap();
-        match u32::from_ne_bytes(mark) {
-            0 => {
-                assert_eq!(out, frame, "a frame that passes has changed");
-                Outcome::Passed
-            }
-            interface => Outcome::Reply(interface, out),
+    let ran = trial::run(&mut tor.classifier, frame, interface, now_ms, gso_size);
+    let outcome = match (ran.verdict, ran.word(MARK)) {
+        (0, 0) => {
+            assert_eq!(ran.frame, frame, "a frame that passes has changed");
+            Outcome::Passed
         }
+        (0, interface) => Outcome::Reply(interface, ran.frame),
+        _ => Outcome::Dropped,
     };
-    (outcome, result.duration)
+    (outcome, ran.duration)
 }
 
 /// A reply as its receiver reads it.

@@ -71,4 +71,29 @@ INLINE u32 ones(u64 x)
 /* The number of the lowest bit that is set, modulo 64. */
 INLINE u32 lowest_bit(u64 set) { return ones(~set & (set - 1)) & 63; }
 
+/* The programs of a file whose `handle` returns the interface by which a frame leaves, 0 if it passes, or less if it is dropped: the
+ * one that runs at interfaces, and one for tests. There the frame's mark is its ingress interface, and `cb` has the time; the mark
+ * becomes the interface by which the frame leaves, but nothing is sent. */
+#define PROGRAMS(name)                                                                  \
+    SECTION("classifier") int name(struct __sk_buff *skb)                               \
+    {                                                                                   \
+        int interface = handle(skb, skb->ifindex, time_ns());                           \
+                                                                                        \
+        if (interface < 0)                                                              \
+            return ACT_SHOT;                                                            \
+        return interface ? redirect(interface, 0) : ACT_NEXT;                           \
+    }                                                                                   \
+                                                                                        \
+    SECTION("classifier") int rackweave_trial(struct __sk_buff *skb)                    \
+    {                                                                                   \
+        int interface = handle(skb, skb->mark, (u64)skb->cb[1] << 32 | skb->cb[0]);     \
+                                                                                        \
+        if (interface < 0)                                                              \
+            return ACT_SHOT;                                                            \
+        skb->mark = interface;                                                          \
+        return 0;                                                                       \
+    }
+
+#define LICENSE SECTION("license") char terms[] = "Dual MIT/GPL";
+
 #endif

@@ -2,7 +2,6 @@
 
 use std::sync::Arc;
 
-use aya::programs::{TestRun, TestRunOptions};
 use rackweave_core::{HostId, Port, Rate, Rng, Span, Verdict};
 use rackweave_group::orca::label::Layout;
 use rackweave_group::orca::switch::Program;
@@ -15,15 +14,11 @@ use rackweave_wire::orca::{
 };
 
 use super::*;
+use crate::trial::{self, CB, MARK};
 
 /// The number of packets for each switch.
 const PACKETS: u32 = 6000;
 const RATE: Rate = Rate::from_gbps(10);
-
-/// The length of `struct __sk_buff` in 32-bit words.
-const SK_BUFF: usize = 48;
-const MARK: usize = 2;
-const CB: usize = 12;
 
 /// The verdict of the program in the kernel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -36,23 +31,9 @@ enum KernelVerdict {
 }
 
 fn verdict(loaded: &mut Loaded, frame: &[u8], port: u16) -> KernelVerdict {
-    let mut context = [0_u8; 4 * SK_BUFF];
-    context[4 * MARK..4 * MARK + 4].copy_from_slice(&u32::from(port).to_ne_bytes());
-    let mut after = [0_u8; 4 * SK_BUFF];
-    let options = TestRunOptions {
-        data_in: Some(frame),
-        ctx_in: Some(&context),
-        ctx_out: Some(&mut after),
-        ..TestRunOptions::new()
-    };
-    let result = loaded.classifier.program().unwrap().test_run(options);
-    let result =
-        result.unwrap_or_else(|error| panic!("{error:?}: {} bytes {frame:02x?}", frame.len()));
-    assert_eq!(result.return_value, 0, "the program did not decide");
-    let word = |index: usize| {
-        let at = 4 * (CB + index);
-        u32::from_ne_bytes(after[at..at + 4].try_into().unwrap())
-    };
+    let ran = trial::run_with(&mut loaded.classifier, frame, &[(MARK, u32::from(port))]);
+    assert_eq!(ran.verdict, 0, "the program did not decide");
+    let word = |index| ran.word(CB + index);
     let ports = u64::from(word(3)) << 32 | u64::from(word(2));
     match word(0) {
         0 => KernelVerdict::Route,

@@ -3,78 +3,55 @@
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4, TcpListener, TcpStream, UdpSocket};
-use std::process::Command;
 use std::time::Duration;
 
 use bytes::Bytes;
+use rackweave_bpf::TorError;
+use rackweave_bpf::swp2p::{PORT, Tor, TorConfig, TorCounters};
+use rackweave_bpf::tc::TcError;
 use rackweave_core::Rng;
-use rackweave_linux::netns;
 use rackweave_linux::sys::{self, SendBatch};
-use rackweave_linux::tc::TcError;
-use rackweave_swp2p_bpf::{PORT, Tor, TorConfig, TorCounters, TorError};
 use rackweave_wire::frisbee::{self, Auth, Body, Chunks, Direction, Header, Key, REPORT_MAP_BYTES};
+
+use crate::namespaces::{Namespaces, inside, ip};
 
 /// The server, and its clients.
 const HOSTS: u8 = 5;
 const PATIENCE: Duration = Duration::from_secs(60);
 const IMAGE: u32 = 7;
 
-/// The namespaces of a switch and of its hosts, which are removed on drop. Host 0 is the server.
+/// The namespaces of a switch and of its hosts. Host 0 is the server.
 struct Rack {
-    prefix: String,
+    namespaces: Namespaces,
     is_routed: bool,
-}
-
-fn ip(arguments: &str) {
-    let output = Command::new("ip").args(arguments.split(' ')).output().unwrap();
-    let verdict = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success(), "ip {arguments}: {verdict}");
 }
 
 impl Rack {
     /// Returns `None` if this process may not create namespaces. The switch is a bridge, or a router with a network at
     /// each port.
     fn make(test: &str, is_routed: bool) -> Option<Self> {
-        let rack = Self { prefix: format!("rwi-{}-{test}", std::process::id()), is_routed };
-        let switch = rack.switch();
-        rackweave_testing::needs!(NetAdmin, None);
-        rackweave_testing::needs!(Clang, None);
-        ip(&format!("netns add {switch}"));
+        let rack = Self { namespaces: Namespaces::make(test)?, is_routed };
+        let switch = rack.namespaces.switch();
         if is_routed {
-            Self::inside(&switch, || {
-                // A namespace has its own value, which the thread's own folder of /proc shows.
-                std::fs::write("/proc/sys/net/ipv4/ip_forward", "1").unwrap();
-            });
+            // A namespace has its own value, which the thread's own folder of /proc shows.
+            inside(&switch, || std::fs::write("/proc/sys/net/ipv4/ip_forward", "1").unwrap());
         } else {
             ip(&format!("-n {switch} link add br0 type bridge"));
             ip(&format!("-n {switch} link set br0 up"));
         }
         for host in 0..HOSTS {
-            let name = rack.host(host);
-            let address = rack.address(host);
-            ip(&format!("netns add {name}"));
-            ip(&format!("link add p{host} netns {switch} type veth peer name eth0 netns {name}"));
+            rack.namespaces.add_host(host, "");
+            let (name, address) = (rack.namespaces.host(host), rack.address(host));
             ip(&format!("-n {name} addr add {address}/24 dev eth0"));
-            ip(&format!("-n {name} link set eth0 up"));
-            ip(&format!("-n {name} link set lo up"));
             if is_routed {
                 let gateway = Ipv4Addr::from(address.to_bits() & !0xff | 1);
                 ip(&format!("-n {switch} addr add {gateway}/24 dev p{host}"));
-                ip(&format!("-n {switch} link set p{host} up"));
                 ip(&format!("-n {name} route add default via {gateway}"));
             } else {
-                ip(&format!("-n {switch} link set p{host} master br0 up"));
+                ip(&format!("-n {switch} link set p{host} master br0"));
             }
         }
         Some(rack)
-    }
-
-    fn switch(&self) -> String {
-        format!("{}sw", self.prefix)
-    }
-
-    fn host(&self, host: u8) -> String {
-        format!("{}{host}", self.prefix)
     }
 
     fn address(&self, host: u8) -> Ipv4Addr {
@@ -85,17 +62,6 @@ impl Rack {
         }
     }
 
-    /// Runs a function in the namespace of a host or of the switch.
-    fn inside<T: Send>(name: &str, what: impl FnOnce() -> T + Send) -> T {
-        std::thread::scope(|threads| {
-            let done = threads.spawn(|| {
-                netns::enter(name).unwrap();
-                what()
-            });
-            done.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
-        })
-    }
-
     fn config(&self) -> TorConfig {
         // The server's port needs no program.
         let ports = (1..HOSTS).map(|host| format!("p{host}")).collect();
@@ -103,7 +69,7 @@ impl Rack {
     }
 
     fn tor(&self) -> Tor {
-        Self::inside(&self.switch(), || Tor::attach(&self.config())).unwrap()
+        inside(&self.namespaces.switch(), || Tor::attach(&self.config())).unwrap()
     }
 
     fn endpoint(&self, host: u8) -> Endpoint {
@@ -113,19 +79,14 @@ impl Rack {
     /// A host's socket, which may have the address of another host.
     fn endpoint_at(&self, host: u8, address: Ipv4Addr) -> Endpoint {
         let server = SocketAddrV4::new(self.address(0), PORT);
-        let socket = Self::inside(&self.host(host), || UdpSocket::bind((address, PORT)).unwrap());
+        let socket =
+            inside(&self.namespaces.host(host), || UdpSocket::bind((address, PORT)).unwrap());
         socket.set_read_timeout(Some(PATIENCE)).unwrap();
         Endpoint { socket, address, server }
     }
 
     fn endpoints(&self) -> Vec<Endpoint> {
         (0..HOSTS).map(|host| self.endpoint(host)).collect()
-    }
-}
-
-impl Drop for Rack {
-    fn drop(&mut self) {
-        let _ = netns::remove(&self.prefix);
     }
 }
 
@@ -236,7 +197,7 @@ fn requests_find_holders(rack: &Rack) -> TorCounters {
 
 #[test]
 fn requests_cross_a_bridge_to_holders() {
-    let Some(rack) = Rack::make("b", false) else { return };
+    let Some(rack) = Rack::make("swp2p-b", false) else { return };
     let counters = requests_find_holders(&rack);
     let expected = TorCounters {
         messages: 17,
@@ -253,20 +214,20 @@ fn requests_cross_a_bridge_to_holders() {
 
 #[test]
 fn requests_cross_a_router_to_holders() {
-    let Some(rack) = Rack::make("r", true) else { return };
+    let Some(rack) = Rack::make("swp2p-r", true) else { return };
     assert_eq!(requests_find_holders(&rack).lost, 0);
 }
 
 #[test]
 fn everything_else_crosses_the_bridge_as_before() {
-    let Some(rack) = Rack::make("t", false) else { return };
+    let Some(rack) = Rack::make("swp2p-t", false) else { return };
     let tor = rack.tor();
     let bytes: Vec<u8> =
         (0..4_000_000_u32).map(|i| (i.wrapping_mul(2_654_435_761) >> 24) as u8).collect();
     let to = SocketAddr::from((rack.address(2), PORT));
-    let listener = Rack::inside(&rack.host(2), || TcpListener::bind(to).unwrap());
+    let listener = inside(&rack.namespaces.host(2), || TcpListener::bind(to).unwrap());
     let mut stream =
-        Rack::inside(&rack.host(1), || TcpStream::connect_timeout(&to, PATIENCE).unwrap());
+        inside(&rack.namespaces.host(1), || TcpStream::connect_timeout(&to, PATIENCE).unwrap());
     let (mut from, _) = listener.accept().unwrap();
     std::thread::scope(|threads| {
         threads.spawn(|| {
@@ -289,7 +250,7 @@ fn everything_else_crosses_the_bridge_as_before() {
 
 #[test]
 fn forged_and_damaged_messages_change_nothing() {
-    let Some(rack) = Rack::make("h", false) else { return };
+    let Some(rack) = Rack::make("swp2p-h", false) else { return };
     let tor = rack.tor();
     let hosts = rack.endpoints();
     let [server, a, b, c, _] = &hosts[..] else { unreachable!() };
@@ -299,7 +260,7 @@ fn forged_and_damaged_messages_change_nothing() {
     b.tell(&b.report(&[]), server);
     c.tell(&c.report(&[]), server);
     // Host 4 pretends to be a.
-    ip(&format!("-n {} addr add {}/32 dev eth0", rack.host(4), a.address));
+    ip(&format!("-n {} addr add {}/32 dev eth0", rack.namespaces.host(4), a.address));
     let thief = rack.endpoint_at(4, a.address);
     let theft = [
         thief.report(&[9]),
@@ -331,7 +292,7 @@ fn forged_and_damaged_messages_change_nothing() {
         c.tell(&message, server);
     }
     // Several messages in one packet, which a host leaves to its interface to segment, go to the server.
-    let mut socket = Rack::inside(&rack.host(3), || {
+    let mut socket = inside(&rack.namespaces.host(3), || {
         let any = SocketAddr::from((c.address, 9999));
         sys::UdpSocket::bind(any, 1 << 20, false).unwrap()
     });
@@ -360,15 +321,15 @@ fn forged_and_damaged_messages_change_nothing() {
 
 #[test]
 fn a_port_has_one_program_and_is_free_when_that_is_gone() {
-    let Some(rack) = Rack::make("o", false) else { return };
+    let Some(rack) = Rack::make("swp2p-o", false) else { return };
     let tor = rack.tor();
     let config = TorConfig { ports: vec!["p1".into()], ..rack.config() };
-    let second = Rack::inside(&rack.switch(), || Tor::attach(&config).map(drop));
+    let second = inside(&rack.namespaces.switch(), || Tor::attach(&config).map(drop));
     assert!(matches!(second, Err(TorError::Tc(TcError::Taken(name))) if name == "p1"));
     drop(tor);
-    Rack::inside(&rack.switch(), || Tor::attach(&config).map(drop)).unwrap();
+    inside(&rack.namespaces.switch(), || Tor::attach(&config).map(drop)).unwrap();
     let config = TorConfig { ports: vec!["nothing".into()], ..rack.config() };
-    let third = Rack::inside(&rack.switch(), || Tor::attach(&config).map(drop));
+    let third = inside(&rack.namespaces.switch(), || Tor::attach(&config).map(drop));
     assert!(
         matches!(third, Err(TorError::Tc(TcError::Attach { interface, .. })) if interface == "nothing")
     );

@@ -2,19 +2,19 @@
 //! It adds up the pairs of workers on their way to a master, within about a microsecond a packet and with no process in between.
 //!
 //! ```no_run
-//! use rackweave_reduce_bpf::{Tor, TorConfig};
+//! use rackweave_bpf::reduce::{Tor, TorConfig};
 //!
 //! let ports = ["p0", "p1", "p2"].map(String::from).to_vec();
 //! let config = TorConfig::new(ports, [192, 0, 2, 1].into(), rackweave_linux::random() as u64);
 //! let tor = Tor::attach(&config)?;
 //! println!("{:?}", tor.counters()?);
-//! # Ok::<(), rackweave_reduce_bpf::TorError>(())
+//! # Ok::<(), rackweave_bpf::TorError>(())
 //! ```
 //!
 //! The program examines UDP packets to the switch's address and port, and passes all other frames to whatever forwards frames
 //! between the ports: a Linux bridge, or routing. The address is one that the hosts can resolve or route to this machine, such as one of
 //! the bridge. Hosts may have any IPv4 addresses. It is written in C (`reduce.h`: layouts; `jobs.h`: who has which slots; `tor.c`:
-//! messages), its source is in this binary, and `clang` compiles it when a [`Tor`] is attached ([`rackweave_linux::tc`]).
+//! messages), its source is in this binary, and `clang` compiles it when a [`Tor`] is attached ([`crate::tc`]).
 //!
 //! It gives the answers of the program in Rust (`group::reduce::switch`); a test compares both packet by packet. These differences remain:
 //!
@@ -29,8 +29,10 @@ mod tests;
 
 use std::net::Ipv4Addr;
 
-use aya::maps::{Array, MapData, MapError, PerCpuArray};
-use rackweave_linux::tc::{self, Classifier, TcError};
+use aya::maps::{Array, MapData};
+
+use crate::tc::{self, Classifier};
+use crate::{TorError, check_ports, configure, counters, state};
 
 /// The C sources, which are compiled as one file, behind the numbers of slots.
 const SOURCES: [&str; 4] =
@@ -94,48 +96,38 @@ impl TorConfig {
     }
 }
 
-/// Why a ToR cannot be created or used.
-#[derive(Debug, thiserror::Error)]
-pub enum TorError {
-    /// The program cannot run in the kernel.
-    #[error(transparent)]
-    Tc(#[from] TcError),
-    /// The configuration is invalid, for this reason.
-    #[error("{0}")]
-    Config(String),
-}
-
-/// What a ToR has done since it was attached.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct TorCounters {
-    /// Packets of pairs that were added up or forwarded for the first time.
-    pub packets: u64,
-    /// Pairs in them.
-    pub pairs: u64,
-    /// Pairs among those that were added to a sum.
-    pub absorbed: u64,
-    /// Pairs that were sent to a master because they found no slot, repetitions included.
-    pub residual: u64,
-    /// Packets of pairs that had been handled before.
-    pub duplicates: u64,
-    /// Sums that were read by masters, repetitions included.
-    pub fetched: u64,
-    /// Messages of a job, an attempt or an epoch that the switch does not have, or with a wrong token or sender.
-    pub stale: u64,
-    /// Requests for slots that were refused.
-    pub refused: u64,
-    /// Words that P4-ORDC's rule has sent to the master.
-    pub emitted: u64,
-    /// Datagrams for the switch that are no message which it has a use for.
-    pub malformed: u64,
-    /// Datagrams for the switch whose checksum was wrong.
-    pub wrong_checksums: u64,
-    /// Packets with several messages of a host that leaves segmentation to its interface.
-    pub super_packets: u64,
-    /// Messages that were dropped because another processor held the state for too long.
-    pub busy: u64,
-    /// Replies that the kernel could not make of the frame that they answer.
-    pub lost: u64,
+counters! {
+    /// What a ToR has done since it was attached.
+    pub struct TorCounters {
+        /// Packets of pairs that were added up or forwarded for the first time.
+        pub packets,
+        /// Pairs in them.
+        pub pairs,
+        /// Pairs among those that were added to a sum.
+        pub absorbed,
+        /// Pairs that were sent to a master because they found no slot, repetitions included.
+        pub residual,
+        /// Packets of pairs that had been handled before.
+        pub duplicates,
+        /// Sums that were read by masters, repetitions included.
+        pub fetched,
+        /// Messages of a job, an attempt or an epoch that the switch does not have, or with a wrong token or sender.
+        pub stale,
+        /// Requests for slots that were refused.
+        pub refused,
+        /// Words that P4-ORDC's rule has sent to the master.
+        pub emitted,
+        /// Datagrams for the switch that are no message which it has a use for.
+        pub malformed,
+        /// Datagrams for the switch whose checksum was wrong.
+        pub wrong_checksums,
+        /// Packets with several messages of a host that leaves segmentation to its interface.
+        pub super_packets,
+        /// Messages that were dropped because another processor held the state for too long.
+        pub busy,
+        /// Replies that the kernel could not make of the frame that they answer.
+        pub lost,
+    }
 }
 
 /// A job that has slots at a ToR.
@@ -182,7 +174,7 @@ impl Tor {
         );
         let [a, b, c, d] = SOURCES;
         let mut classifier = Classifier::load(&[&sizes, a, b, c, d], program)?;
-        let words = [
+        let words: [u32; CONFIG] = [
             u32::from_ne_bytes(config.address.octets()),
             u32::from(config.udp_port.to_be()),
             config.lease_ms,
@@ -190,9 +182,7 @@ impl Tor {
             config.secret as u32,
             (config.secret >> 32) as u32,
         ];
-        let mut map =
-            Array::<_, [u32; CONFIG]>::try_from(classifier.map_mut("config")?).map_err(state)?;
-        map.set(0, words, 0).map_err(state)?;
+        configure(&mut classifier, words)?;
         Ok(Self { classifier })
     }
 
@@ -201,27 +191,7 @@ impl Tor {
     /// # Errors
     /// If they cannot be read from the kernel.
     pub fn counters(&self) -> Result<TorCounters, TorError> {
-        let counters = PerCpuArray::<_, u64>::try_from(self.classifier.map("counters")?);
-        let counters = counters.map_err(state)?;
-        let sum = |index: u32| -> Result<u64, TorError> {
-            Ok(counters.get(&index, 0).map_err(state)?.iter().sum())
-        };
-        Ok(TorCounters {
-            packets: sum(0)?,
-            pairs: sum(1)?,
-            absorbed: sum(2)?,
-            residual: sum(3)?,
-            duplicates: sum(4)?,
-            fetched: sum(5)?,
-            stale: sum(6)?,
-            refused: sum(7)?,
-            emitted: sum(8)?,
-            malformed: sum(9)?,
-            wrong_checksums: sum(10)?,
-            super_packets: sum(11)?,
-            busy: sum(12)?,
-            lost: sum(13)?,
-        })
+        TorCounters::read(&self.classifier)
     }
 
     /// Returns the jobs that have slots, in no particular order. Those whose lease has ended are among them until their slots are needed.
@@ -262,10 +232,7 @@ impl TorConfig {
     /// Returns the reason for which the configuration is invalid.
     fn check(&self) -> Result<(), TorError> {
         let wrong = |what: String| Err(TorError::Config(what));
-        let ports = self.ports.len();
-        if ports == 0 || ports > PORTS {
-            return wrong(format!("a switch has 1 to {PORTS} ports, not {ports}"));
-        }
+        check_ports(&self.ports, PORTS, "switch")?;
         if self.ways == 0 || self.ways > MOST_WAYS {
             return wrong(format!("a bucket has 1 to {MOST_WAYS} slots, not {}", self.ways));
         }
@@ -302,8 +269,4 @@ impl TorConfig {
         }
         Ok(())
     }
-}
-
-fn state(error: MapError) -> TorError {
-    TcError::state(&error).into()
 }

@@ -2,35 +2,29 @@
 
 use std::io::{Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
-use std::process::Command;
 use std::slice::from_ref;
 use std::time::Duration;
 
 use bytes::Bytes;
+use rackweave_bpf::TorError;
+use rackweave_bpf::orca::{Tor, TorConfig, TorCounters, TorHost};
+use rackweave_bpf::tc::TcError;
 use rackweave_core::HostId;
-use rackweave_linux::netns;
 use rackweave_linux::sys::{ReceiveBatch, SendBatch, UdpSocket};
-use rackweave_linux::tc::TcError;
-use rackweave_orca_bpf::{Tor, TorConfig, TorCounters, TorError, TorHost};
 use rackweave_wire::orca::{
     Body, Control, Data, GROUP, Header, Label, Labelled, PORT, Place, Session, TO_AGENT, TO_GROUP,
     encode_header,
 };
 use socket2::SockRef;
 
+use crate::namespaces::{Namespaces, inside, ip};
+
 const HOSTS: u8 = 4;
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// The namespaces of a switch and of its hosts, which are removed on drop.
+/// The namespaces of a switch and of its hosts.
 struct Rack {
-    prefix: String,
-}
-
-fn ip(arguments: &str) -> Result<(), String> {
-    let output = Command::new("ip").args(arguments.split(' ')).output();
-    let output = output.map_err(|error| format!("ip: {error}"))?;
-    let verdict = String::from_utf8_lossy(&output.stderr);
-    if output.status.success() { Ok(()) } else { Err(format!("ip {arguments}: {verdict}")) }
+    namespaces: Namespaces,
 }
 
 const fn address(host: u8) -> Ipv4Addr {
@@ -44,44 +38,15 @@ const fn mac(host: u8) -> [u8; 6] {
 impl Rack {
     /// Returns `None` if this process may not create namespaces.
     fn make(test: &str) -> Option<Self> {
-        let rack = Self { prefix: format!("rwt-{}-{test}", std::process::id()) };
-        let switch = rack.switch();
-        rackweave_testing::needs!(NetAdmin, None);
-        rackweave_testing::needs!(Clang, None);
-        ip(&format!("netns add {switch}")).unwrap();
+        let rack = Self { namespaces: Namespaces::make(test)? };
         for host in 0..HOSTS {
-            let name = rack.host(host);
             let mac = mac(host).map(|byte| format!("{byte:02x}")).join(":");
-            ip(&format!("netns add {name}")).unwrap();
-            ip(&format!(
-                "link add p{host} netns {switch} type veth peer name eth0 address {mac} netns {name}"
-            ))
-            .unwrap();
-            ip(&format!("-n {switch} link set p{host} up")).unwrap();
-            ip(&format!("-n {name} link set eth0 up")).unwrap();
-            ip(&format!("-n {name} addr add {}/24 dev eth0", address(host))).unwrap();
-            ip(&format!("-n {name} route add 224.0.0.0/4 dev eth0")).unwrap();
+            rack.namespaces.add_host(host, &format!(" address {mac}"));
+            let name = rack.namespaces.host(host);
+            ip(&format!("-n {name} addr add {}/24 dev eth0", address(host)));
+            ip(&format!("-n {name} route add 224.0.0.0/4 dev eth0"));
         }
         Some(rack)
-    }
-
-    fn switch(&self) -> String {
-        format!("{}sw", self.prefix)
-    }
-
-    fn host(&self, host: u8) -> String {
-        format!("{}{host}", self.prefix)
-    }
-
-    /// Runs a function in the namespace of a host or of the switch.
-    fn inside<T: Send>(name: &str, what: impl FnOnce() -> T + Send) -> T {
-        std::thread::scope(|threads| {
-            let done = threads.spawn(|| {
-                netns::enter(name).unwrap();
-                what()
-            });
-            done.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
-        })
     }
 
     /// Attaches a ToR to the switch's interfaces.
@@ -94,12 +59,12 @@ impl Rack {
                 .collect(),
             ..config
         };
-        Self::inside(&self.switch(), || Tor::attach(&config)).unwrap()
+        inside(&self.namespaces.switch(), || Tor::attach(&config)).unwrap()
     }
 
     /// Creates a socket in a host's namespace that receives the group's packets.
     fn socket(&self, host: u8) -> UdpSocket {
-        Self::inside(&self.host(host), || {
+        inside(&self.namespaces.host(host), || {
             let any = SocketAddr::from((Ipv4Addr::UNSPECIFIED, PORT));
             let socket = UdpSocket::bind(any, 4 << 20, false).unwrap();
             SockRef::from(&socket).join_multicast_v4(&GROUP.into(), &address(host)).unwrap();
@@ -110,18 +75,12 @@ impl Rack {
 
     /// Returns the bytes and frames that a host's interface has received.
     fn received(&self, host: u8) -> (u64, u64) {
-        Self::inside(&self.host(host), || {
+        inside(&self.namespaces.host(host), || {
             let table = std::fs::read_to_string("/proc/thread-self/net/dev").unwrap();
             let line = table.lines().find_map(|line| line.trim().strip_prefix("eth0:")).unwrap();
             let mut numbers = line.split_whitespace().map(|number| number.parse().unwrap());
             (numbers.next().unwrap(), numbers.next().unwrap())
         })
-    }
-}
-
-impl Drop for Rack {
-    fn drop(&mut self) {
-        let _ = netns::remove(&self.prefix);
     }
 }
 
@@ -191,12 +150,13 @@ fn control(to: HostId, body: Body) -> Vec<u8> {
 
 #[test]
 fn tcp_and_arp_cross_it_with_all_offloads_on() {
-    let Some(rack) = Rack::make("t") else { return };
+    let Some(rack) = Rack::make("orca-t") else { return };
     let tor = rack.tor(TorConfig::default());
     let bytes: Vec<u8> =
         (0..8_000_000_u32).map(|i| (i.wrapping_mul(2_654_435_761) >> 24) as u8).collect();
-    let listener = Rack::inside(&rack.host(2), || TcpListener::bind((address(2), 9000)).unwrap());
-    let mut to = Rack::inside(&rack.host(0), || {
+    let listener =
+        inside(&rack.namespaces.host(2), || TcpListener::bind((address(2), 9000)).unwrap());
+    let mut to = inside(&rack.namespaces.host(0), || {
         TcpStream::connect_timeout(&SocketAddr::from((address(2), 9000)), PATIENCE).unwrap()
     });
     let (mut from, _) = listener.accept().unwrap();
@@ -219,13 +179,13 @@ fn tcp_and_arp_cross_it_with_all_offloads_on() {
 
 #[test]
 fn what_is_for_a_gateway_or_another_rack_finds_its_way() {
-    let Some(rack) = Rack::make("g") else { return };
+    let Some(rack) = Rack::make("orca-g") else { return };
     // Host 3 plays the role of the network above the rack.
     let config = TorConfig { uplinks: vec![3], agent: Some(1), ..TorConfig::default() };
     let tor = rack.tor(config);
     let mut sockets: Vec<UdpSocket> = (0..HOSTS).map(|host| rack.socket(host)).collect();
     let gateway = "lladdr 02:ff:00:00:00:01 dev eth0 nud permanent";
-    ip(&format!("-n {} neigh replace {} {gateway}", rack.host(0), address(2))).unwrap();
+    ip(&format!("-n {} neigh replace {} {gateway}", rack.namespaces.host(0), address(2)));
     let packets: Vec<Vec<u8>> = (0..60).map(|i| data(Labelled::Host, 0, i * 1400, 1400)).collect();
     send(&mut sockets[0], SocketAddr::from((address(2), PORT)), &packets);
     assert!(receive(&sockets[2], packets.len()) == packets);
@@ -247,7 +207,7 @@ fn what_is_for_a_gateway_or_another_rack_finds_its_way() {
 
 #[test]
 fn super_packets_arrive_whole_at_just_the_ports_of_their_label() {
-    let Some(rack) = Rack::make("l") else { return };
+    let Some(rack) = Rack::make("orca-l") else { return };
     let tor = rack.tor(TorConfig::default());
     let mut sockets: Vec<UdpSocket> = (0..HOSTS).map(|host| rack.socket(host)).collect();
     let before: Vec<u64> = (0..HOSTS).map(|host| rack.received(host).1).collect();
@@ -272,7 +232,7 @@ fn super_packets_arrive_whole_at_just_the_ports_of_their_label() {
 
 #[test]
 fn the_register_decides_where_pilots_and_words_to_the_agent_go() {
-    let Some(rack) = Rack::make("r") else { return };
+    let Some(rack) = Rack::make("orca-r") else { return };
     let config = TorConfig { rack: 5, controller: Some(3), ..TorConfig::default() };
     let mut tor = rack.tor(config);
     let mut sockets: Vec<UdpSocket> = (0..HOSTS).map(|host| rack.socket(host)).collect();
@@ -334,15 +294,15 @@ fn the_register_decides_where_pilots_and_words_to_the_agent_go() {
 
 #[test]
 fn a_port_has_one_tor_and_is_free_when_that_is_gone() {
-    let Some(rack) = Rack::make("o") else { return };
+    let Some(rack) = Rack::make("orca-o") else { return };
     let tor = rack.tor(TorConfig::default());
     let config = TorConfig { ports: vec!["p1".into()], ..TorConfig::default() };
-    let second = Rack::inside(&rack.switch(), || Tor::attach(&config).map(drop));
+    let second = inside(&rack.namespaces.switch(), || Tor::attach(&config).map(drop));
     assert!(matches!(second, Err(TorError::Tc(TcError::Taken(name))) if name == "p1"));
     drop(tor);
-    Rack::inside(&rack.switch(), || Tor::attach(&config).map(drop)).unwrap();
+    inside(&rack.namespaces.switch(), || Tor::attach(&config).map(drop)).unwrap();
     let config = TorConfig { ports: vec!["nothing".into()], ..TorConfig::default() };
-    let third = Rack::inside(&rack.switch(), || Tor::attach(&config).map(drop));
+    let third = inside(&rack.namespaces.switch(), || Tor::attach(&config).map(drop));
     assert!(
         matches!(third, Err(TorError::Tc(TcError::Attach { interface, .. })) if interface == "nothing")
     );

@@ -3,19 +3,19 @@
 //! and with no process in between: the queue in front of the processor of SWP2P's switch ("hiccups", slides) does not exist.
 //!
 //! ```no_run
-//! use rackweave_swp2p_bpf::{Tor, TorConfig};
+//! use rackweave_bpf::swp2p::{Tor, TorConfig};
 //!
 //! let ports = ["p0", "p1", "p2"].map(String::from).to_vec();
 //! let config = TorConfig::new(ports, [192, 0, 2, 1].into());
 //! let tor = Tor::attach(&config)?;
 //! println!("{:?}", tor.counters()?);
-//! # Ok::<(), rackweave_swp2p_bpf::TorError>(())
+//! # Ok::<(), rackweave_bpf::TorError>(())
 //! ```
 //!
 //! The program only examines UDP packets to the server's address and port, and passes them and all other frames to whatever
 //! forwards frames between the ports: a Linux bridge, or routing. Hosts may have any IPv4 addresses. It is written in C
 //! (`swp2p.h`: formats; `directory.h`: who has what; `tor.c`: messages), its source is in this binary, and `clang` compiles it
-//! when a [`Tor`] is attached ([`rackweave_linux::tc`]).
+//! when a [`Tor`] is attached ([`crate::tc`]).
 //!
 //! It makes the choices of SWP2P's program in Rust (`group::imaging::switch`), for each policy and each number of pending holders that may
 //! follow one another (0, 1 and [`MOST_PENDING`]); a test compares both frame by frame. These differences remain, since the kernel's
@@ -36,8 +36,10 @@ mod tests;
 
 use std::net::Ipv4Addr;
 
-use aya::maps::{Array, MapError, PerCpuArray};
-use rackweave_linux::tc::{self, Classifier, TcError};
+use aya::maps::Array;
+
+use crate::tc::{self, Classifier};
+use crate::{TorError, check_ports, configure, counters, state};
 
 /// The C sources, which are compiled as one file, behind the number of chunks.
 const SOURCES: [&str; 5] = [
@@ -128,46 +130,36 @@ impl TorConfig {
     }
 }
 
-/// Why a ToR cannot be created or used.
-#[derive(Debug, thiserror::Error)]
-pub enum TorError {
-    /// The program cannot run in the kernel.
-    #[error(transparent)]
-    Tc(#[from] TcError),
-    /// The configuration is invalid, for this reason.
-    #[error("{0}")]
-    Config(String),
-}
-
-/// Counters of a ToR, in packets.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct TorCounters {
-    /// Control messages of clients to the server.
-    pub messages: u64,
-    /// Requests among them.
-    pub requests: u64,
-    /// Reports among them.
-    pub reports: u64,
-    /// Returned requests among them that concern chunks which the requester waits for.
-    pub returned: u64,
-    /// Requests redirected to a client that has the chunks.
-    pub to_holders: u64,
-    /// Requests redirected to a client that is about to have them.
-    pub to_pending: u64,
-    /// Requests left to the server, because no client can serve them.
-    pub to_server: u64,
-    /// Messages that were not recorded because a bound was reached; requests among them went to the server.
-    pub refused: u64,
-    /// Messages that named a client and did not come from it; they went to the server.
-    pub spoofed: u64,
-    /// Packets with several messages of a host that leaves segmentation to its interface; they went to the server.
-    pub super_packets: u64,
-    /// Holders that are no longer chosen, because requesters have received damaged chunks from them.
-    pub barred: u64,
-    /// Clients that were forgotten because they were silent.
-    pub silent: u64,
-    /// Requests that were lost because the kernel could not rewrite them.
-    pub lost: u64,
+counters! {
+    /// Counters of a ToR, in packets.
+    pub struct TorCounters {
+        /// Control messages of clients to the server.
+        pub messages,
+        /// Requests among them.
+        pub requests,
+        /// Reports among them.
+        pub reports,
+        /// Returned requests among them that concern chunks which the requester waits for.
+        pub returned,
+        /// Requests redirected to a client that has the chunks.
+        pub to_holders,
+        /// Requests redirected to a client that is about to have them.
+        pub to_pending,
+        /// Requests left to the server, because no client can serve them.
+        pub to_server,
+        /// Messages that were not recorded because a bound was reached; requests among them went to the server.
+        pub refused,
+        /// Messages that named a client and did not come from it; they went to the server.
+        pub spoofed,
+        /// Packets with several messages of a host that leaves segmentation to its interface; they went to the server.
+        pub super_packets,
+        /// Holders that are no longer chosen, because requesters have received damaged chunks from them.
+        pub barred,
+        /// Clients that were forgotten because they were silent.
+        pub silent,
+        /// Requests that were lost because the kernel could not rewrite them.
+        pub lost,
+    }
 }
 
 /// A client as the ToR knows it.
@@ -212,7 +204,7 @@ impl Tor {
         let chunks = format!("#define SWP2P_CHUNKS {}u\n", config.chunks);
         let [a, b, c, d, e] = SOURCES;
         let mut classifier = Classifier::load(&[&chunks, a, b, c, d, e], program)?;
-        let words = [
+        let words: [u32; CONFIG] = [
             u32::from_ne_bytes(config.server.octets()),
             u32::from(config.server_port.to_be()),
             config.silence_ms,
@@ -222,9 +214,7 @@ impl Tor {
             u32::from(config.accusers.max(1)),
             u32::from(config.clients_per_port),
         ];
-        let mut map =
-            Array::<_, [u32; CONFIG]>::try_from(classifier.map_mut("config")?).map_err(state)?;
-        map.set(0, words, 0).map_err(state)?;
+        configure(&mut classifier, words)?;
         Ok(Self { classifier })
     }
 
@@ -233,26 +223,7 @@ impl Tor {
     /// # Errors
     /// If they cannot be read from the kernel.
     pub fn counters(&self) -> Result<TorCounters, TorError> {
-        let counters = PerCpuArray::<_, u64>::try_from(self.classifier.map("counters")?);
-        let counters = counters.map_err(state)?;
-        let sum = |index: u32| -> Result<u64, TorError> {
-            Ok(counters.get(&index, 0).map_err(state)?.iter().sum())
-        };
-        Ok(TorCounters {
-            messages: sum(0)?,
-            requests: sum(1)?,
-            reports: sum(2)?,
-            returned: sum(3)?,
-            to_holders: sum(4)?,
-            to_pending: sum(5)?,
-            to_server: sum(6)?,
-            refused: sum(7)?,
-            spoofed: sum(8)?,
-            super_packets: sum(9)?,
-            barred: sum(10)?,
-            silent: sum(11)?,
-            lost: sum(12)?,
-        })
+        TorCounters::read(&self.classifier)
     }
 
     /// Returns the clients, by slot. Those that were silent are among them until their slot is needed.
@@ -295,10 +266,7 @@ impl TorConfig {
     /// Returns the reason for which the configuration is invalid.
     fn check(&self) -> Result<(), TorError> {
         let wrong = |what: String| Err(TorError::Config(what));
-        let ports = self.ports.len();
-        if ports == 0 || ports > PORTS {
-            return wrong(format!("a switch has 1 to {PORTS} ports, not {ports}"));
-        }
+        check_ports(&self.ports, PORTS, "switch")?;
         if self.chunks == 0 || self.chunks > MOST_CHUNKS || !self.chunks.is_multiple_of(WINDOW) {
             return wrong(format!(
                 "the number of chunks is a multiple of {WINDOW} up to {MOST_CHUNKS}, not {}",
@@ -320,8 +288,4 @@ impl TorConfig {
         }
         Ok(())
     }
-}
-
-fn state(error: MapError) -> TorError {
-    TcError::state(&error).into()
 }

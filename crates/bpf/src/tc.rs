@@ -10,13 +10,12 @@ use aya::Ebpf;
 use aya::maps::Map;
 use aya::programs::tc::TcAttachOptions;
 use aya::programs::{LinkOrder, ProgramError, SchedClassifier, TcAttachType};
+use rackweave_linux::capability::Capability;
 use rustix::net::netdevice::name_to_index;
 use rustix::net::{AddressFamily, SocketType, socket};
 
-use crate::netns::{CAP_BPF, CAP_NET_ADMIN, CAP_SYS_ADMIN, has_capability};
-
 /// The start of a program's sources: types, the context of a frame, and the calls of the kernel, which programs share.
-pub const PRELUDE: &str = include_str!("tc/bpf.h");
+pub const PRELUDE: &str = include_str!("bpf.h");
 
 /// Why a program cannot run in the kernel.
 #[derive(Debug, thiserror::Error)]
@@ -84,8 +83,8 @@ impl Classifier {
     /// # Errors
     /// If capabilities or the compiler are missing, or the compiler or the kernel rejects the program.
     pub fn load(sources: &[&str], name: &'static str) -> Result<Self, TcError> {
-        let bpf = has_capability(CAP_BPF) || has_capability(CAP_SYS_ADMIN);
-        if !(bpf && has_capability(CAP_NET_ADMIN)) {
+        let bpf = Capability::Bpf.is_held() || Capability::SysAdmin.is_held();
+        if !(bpf && Capability::NetAdmin.is_held()) {
             return Err(TcError::NoRights);
         }
         let mut kernel = Ebpf::load(&compile(sources)?).map_err(|error| TcError::load(&error))?;

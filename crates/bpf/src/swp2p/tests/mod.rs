@@ -1,21 +1,14 @@
-//! Frames are run through the program in the kernel by BPF_PROG_TEST_RUN: it decides, changes its maps and rewrites frames as if
-//! they had arrived, but does not send them.
+//! Runs frames through the program ([`crate::trial`]).
 
 mod agree;
 mod rules;
 
 use std::time::Duration;
 
-use aya::programs::{TestRun, TestRunOptions};
 use rackweave_wire::frisbee::{self, Body, Chunks, Header, REPORT_MAP_BYTES};
 
 use super::*;
-
-/// The length of `struct __sk_buff` in 32-bit words, and where fields are in it.
-const SK_BUFF: usize = 48;
-const MARK: usize = 2;
-const CB: usize = 12;
-const GSO_SIZE: usize = 44;
+use crate::trial::{self, MARK, Sender, sum, udp_sum};
 
 const SERVER: [u8; 4] = [10, 0, 1, 0];
 const IMAGE: u32 = 0x8765_4321;
@@ -33,6 +26,10 @@ impl Host {
     fn number(number: u8) -> Self {
         let mac = [2, 0, 0x5e, 0, 7, number];
         Self { ip: [10, 0, 0, number], mac, interface: 100 + u32::from(number), port: PORT }
+    }
+
+    fn sender(&self) -> Sender {
+        Sender { mac: self.mac, ip: self.ip, port: self.port }
     }
 
     fn message(&self, body: Body, payload: &[u8]) -> Vec<u8> {
@@ -80,44 +77,9 @@ impl Host {
     }
 }
 
-/// The sum of 16-bit words that checksums complement (RFC 1071).
-fn sum(bytes: &[u8]) -> u16 {
-    let word = |pair: &[u8]| u32::from(pair[0]) << 8 | pair.get(1).map_or(0, |low| u32::from(*low));
-    let mut sum: u32 = bytes.chunks(2).map(word).sum();
-    while sum >> 16 != 0 {
-        sum = (sum & 0xffff) + (sum >> 16);
-    }
-    sum as u16
-}
-
-/// The checksum of a UDP datagram in a frame, including the field itself: 0xffff if it is correct.
-fn udp_sum(frame: &[u8]) -> u16 {
-    let mut pseudo = frame[26..34].to_vec();
-    pseudo.extend_from_slice(&[0, 17, frame[38], frame[39]]);
-    pseudo.extend_from_slice(&frame[34..]);
-    sum(&pseudo)
-}
-
+/// A frame to the server's address, through the bridge or the router.
 fn frame(from: &Host, to: [u8; 4], message: &[u8]) -> Vec<u8> {
-    // To the bridge's or the router's address, as frames to the server are.
-    let mut frame = vec![2, 0, 0x5e, 0, 9, 9];
-    frame.extend_from_slice(&from.mac);
-    frame.extend_from_slice(&[8, 0, 0x45, 0]);
-    let length = 28 + message.len() as u16;
-    frame.extend_from_slice(&length.to_be_bytes());
-    frame.extend_from_slice(&[0x12, 0x34, 0x40, 0, 64, 17, 0, 0]);
-    frame.extend_from_slice(&from.ip);
-    frame.extend_from_slice(&to);
-    let check = !sum(&frame[14..34]);
-    frame[24..26].copy_from_slice(&check.to_be_bytes());
-    frame.extend_from_slice(&from.port.to_be_bytes());
-    frame.extend_from_slice(&PORT.to_be_bytes());
-    frame.extend_from_slice(&(length - 20).to_be_bytes());
-    frame.extend_from_slice(&[0, 0]);
-    frame.extend_from_slice(message);
-    let check = !udp_sum(&frame);
-    frame[40..42].copy_from_slice(&check.to_be_bytes());
-    frame
+    trial::frame(from.sender(), (to, PORT), 0, message)
 }
 
 /// The program in the kernel, or `None` if this machine cannot run it.
@@ -144,30 +106,10 @@ fn timed(
     now_ms: u64,
     gso_size: u32,
 ) -> (u32, Vec<u8>, Duration) {
-    let mut context = [0_u8; 4 * SK_BUFF];
-    let mut put = |word: usize, value: u32| {
-        context[4 * word..4 * word + 4].copy_from_slice(&value.to_ne_bytes());
-    };
     // The clock never shows 0.
-    let now_ns = (now_ms + 1_000_000) * 1_000_000;
-    put(MARK, interface);
-    put(CB, now_ns as u32);
-    put(CB + 1, (now_ns >> 32) as u32);
-    put(GSO_SIZE, gso_size);
-    let (mut after, mut out) = ([0_u8; 4 * SK_BUFF], vec![0; frame.len() + 64]);
-    let options = TestRunOptions {
-        data_in: Some(frame),
-        data_out: Some(&mut out),
-        ctx_in: Some(&context),
-        ctx_out: Some(&mut after),
-        ..TestRunOptions::new()
-    };
-    let result = tor.classifier.program().unwrap().test_run(options);
-    let result = result.unwrap_or_else(|error| panic!("{error:?}: {frame:02x?}"));
-    assert_eq!(result.return_value, 0, "the frame was dropped");
-    out.truncate(result.data_size_out as usize);
-    let mark = after[4 * MARK..4 * MARK + 4].try_into().unwrap();
-    (u32::from_ne_bytes(mark), out, result.duration)
+    let ran = trial::run(&mut tor.classifier, frame, interface, now_ms + 1_000_000, gso_size);
+    assert_eq!(ran.verdict, 0, "the frame was dropped");
+    (ran.word(MARK), ran.frame, ran.duration)
 }
 
 /// Runs a frame of a host. Returns the address to which it goes now, if it is redirected, and checks that nothing else has
