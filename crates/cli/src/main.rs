@@ -8,6 +8,9 @@ mod cast;
 #[cfg(feature = "hosts")]
 mod chaos;
 mod compare;
+// The commands for real hosts have options too.
+#[cfg(all(test, feature = "hosts"))]
+mod documents;
 mod generate;
 #[cfg(feature = "hosts")]
 mod image;
