@@ -8,12 +8,11 @@ use std::time::Duration;
 use miette::miette;
 use rackweave_bpf::TorError;
 use rackweave_bpf::swp2p::{Policy, Tor, TorClient, TorConfig, TorCounters};
-use rackweave_linux::Clock;
 use serde_json::{Value, json};
 
-use super::status;
+use crate::shell::signal::Interrupt;
+use crate::shell::{escaped, events, exit, print, status};
 use crate::switch::args::ShowArgs;
-use crate::{escaped, exit, print};
 
 // A doc comment here would replace the description of the command into which this is flattened.
 #[derive(Debug, clap::Args)]
@@ -65,14 +64,12 @@ pub(super) fn run(args: &BpfArgs, server: SocketAddrV4, show: &ShowArgs) -> miet
         }
     };
     let (ended, end) = channel();
-    let handler = move || {
+    Interrupt::watch_with(move || {
         // If the receiver is gone, the command is ending anyway.
         let _ = ended.send(());
-    };
-    ctrlc::set_handler(handler).map_err(|error| miette!("cannot listen for Ctrl-C: {error}"))?;
-    let clock = Clock::start();
+    })?;
     if show.json {
-        line(clock, "ready", json!({ "ports": args.ports, "server": server }))?;
+        events::emit("ready", json!({ "ports": args.ports, "server": server }))?;
     } else {
         status("ready\n");
     }
@@ -81,7 +78,7 @@ pub(super) fn run(args: &BpfArgs, server: SocketAddrV4, show: &ShowArgs) -> miet
         if show.stats {
             let (counters, clients) = read(&tor)?;
             if show.json {
-                line(clock, "stats", document(&counters, &clients))?;
+                events::emit("stats", document(&counters, &clients))?;
             } else {
                 status(&activity(&counters, &before, clients.len()));
             }
@@ -90,7 +87,7 @@ pub(super) fn run(args: &BpfArgs, server: SocketAddrV4, show: &ShowArgs) -> miet
     }
     let (counters, clients) = read(&tor)?;
     if show.json {
-        line(clock, "ended", document(&counters, &clients))?;
+        events::emit("ended", document(&counters, &clients))?;
     } else {
         print(&summary(&counters, clients.len()))?;
     }
@@ -100,15 +97,6 @@ pub(super) fn run(args: &BpfArgs, server: SocketAddrV4, show: &ShowArgs) -> miet
 fn read(tor: &Tor) -> miette::Result<(TorCounters, Vec<TorClient>)> {
     let read = tor.counters().and_then(|counters| Ok((counters, tor.clients()?)));
     read.map_err(|error| miette!("{error}"))
-}
-
-fn line(clock: Clock, event: &str, mut fields: Value) -> miette::Result<()> {
-    let time_s = clock.now().as_ms() as f64 / 1e3;
-    let mut line = json!({ "event": event, "time_s": time_s });
-    if let (Some(line), Some(fields)) = (line.as_object_mut(), fields.as_object_mut()) {
-        line.append(fields);
-    }
-    print(&format!("{line}\n")).map(drop)
 }
 
 fn activity(counters: &TorCounters, before: &TorCounters, clients: usize) -> String {
