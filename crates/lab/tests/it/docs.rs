@@ -4,51 +4,80 @@ use std::path::Path;
 
 use rackweave_lab::Scenario;
 use rackweave_lab::list::{Topic, items};
+use rackweave_lab::study;
 
 const DOCS: &str = include_str!("../../../../docs/reference/scenario.md");
+/// The page to which that one sends for the keys of `[testbed]`.
+const TESTBED: &str = include_str!("../../../../docs/ops/testbed.md");
 
-/// The keys that a table knows, as its error about an unknown one lists them.
-fn known_keys(text: &str) -> Vec<String> {
-    let error = Scenario::parse("x.toml", text, Path::new("."), &[], None).unwrap_err();
-    let help = miette::Diagnostic::help(&error).unwrap().to_string();
-    let list = help.strip_prefix("known here: ").expect(&help);
-    list.split(", ").map(str::to_owned).collect()
+/// The keys that a table knows, as its error about an unknown one lists them; `None` if it is no table.
+fn keys_of(text: &str) -> Option<Vec<String>> {
+    let error = Scenario::parse("x.toml", text, Path::new("."), &[], None).err()?;
+    let help = miette::Diagnostic::help(&error)?.to_string();
+    let list = help.strip_prefix("known here: ").filter(|_| error.message().contains(UNKNOWN))?;
+    Some(list.split(", ").map(str::to_owned).collect())
+}
+
+/// A key that no table has.
+const UNKNOWN: &str = "qqqqqqqqqqqqqqq";
+
+/// The keys of a table and of all tables in it, whose text begins with `rest`.
+fn all_keys(rest: &str, table: &str) -> Vec<String> {
+    let of = |header: &str| keys_of(&format!("{rest}{header}\n{UNKNOWN}=1\n"));
+    let Some(keys) = of(&format!("[{table}]")).or_else(|| of(&format!("[[{table}]]"))) else {
+        return Vec::new();
+    };
+    let inner = keys.iter().flat_map(|key| all_keys(rest, &format!("{table}.{key}")));
+    let inner: Vec<String> = inner.collect();
+    [keys, inner].concat()
 }
 
 #[test]
 fn every_key_is_documented() {
-    let rest = "\n[workload]\narrivals='permutation'\nsizes='1 KB'\n";
-    let fabric = "[fabric]\ntopology='single-switch'\nhosts=2\n";
-    let tcp = "[transport]\nname='tcp'\n";
-    let unknown = "qqqqqqqqqqqqqqq=1\n";
-    let tables = [
-        unknown.to_owned(),
-        format!("{fabric}{unknown}{tcp}{rest}"),
-        format!("{fabric}[fabric.switch]\n{unknown}{tcp}{rest}"),
-        format!("{fabric}{tcp}{rest}{unknown}"),
-        format!("{fabric}{tcp}{rest}[workload.application]\n{unknown}"),
-        format!("{fabric}{tcp}{rest}[measure]\n{unknown}"),
-        format!("{fabric}{tcp}{rest}[host]\n{unknown}"),
-        format!("{fabric}{tcp}{rest}[host.switch]\n{unknown}"),
-        format!("{fabric}{tcp}{rest}[plot]\n{unknown}"),
-        format!("{fabric}{tcp}{rest}[[faults]]\n{unknown}"),
-        format!("{fabric}{tcp}[workload.cast]\n{unknown}"),
-        format!("{fabric}{tcp}[workload.cast.cpu]\n{unknown}"),
-        format!("{fabric}{tcp}[workload.image]\n{unknown}"),
-    ];
-    let of_transports = items(Topic::Transports).into_iter().map(|item| {
-        let kind = item.facts.get("workload").and_then(|kind| kind.as_str());
-        let rest = kind.map_or(rest.to_owned(), |kind| format!("[workload.{kind}]\n"));
-        format!("{fabric}[transport]\nname='{}'\n{unknown}{rest}", item.name)
-    });
-    for table in tables.into_iter().chain(of_transports) {
-        for key in known_keys(&table) {
-            let documented = DOCS.contains(&format!("`{key}`"))
-                || DOCS.contains(&format!("[{key}]"))
-                || DOCS.contains(&format!(".{key}]"));
-            assert!(documented, "`{key}` is not in docs/reference/scenario.md");
-        }
+    const SMALL: &str = "workload.arrivals='permutation'\nworkload.sizes='1 KB'\n";
+    const FABRIC: &str = "fabric.topology='single-switch'\nfabric.hosts=2\n";
+    const TCP: &str = "transport.name='tcp'\n";
+    let top = keys_of(&format!("{UNKNOWN}=1")).unwrap();
+    let mut documented = top.clone();
+    // Each table is read by itself: TOML has no two of one name.
+    for table in
+        top.iter().filter(|table| !["transport", "workload", "sweep"].contains(&table.as_str()))
+    {
+        let fabric = if table == "fabric" { "" } else { FABRIC };
+        documented.extend(all_keys(&format!("{fabric}{TCP}{SMALL}"), table));
     }
+    documented.extend(keys_of(&format!("{FABRIC}{TCP}{SMALL}workload.{UNKNOWN}=1")).unwrap());
+    documented.extend(all_keys(&format!("{FABRIC}{TCP}{SMALL}"), "workload.application"));
+    for kind in study::names() {
+        let keys = all_keys(&format!("{FABRIC}{TCP}"), &format!("workload.{kind}"));
+        assert!(keys.len() > 2, "[workload.{kind}]: {keys:?}");
+        documented.extend(keys);
+    }
+    for item in items(Topic::Transports) {
+        let kind = item.facts.get("workload").and_then(|kind| kind.as_str());
+        let rest = kind.map_or(SMALL.to_owned(), |kind| format!("workload.{kind}={{}}\n"));
+        let text = format!("{FABRIC}transport.name='{}'\ntransport.{UNKNOWN}=1\n{rest}", item.name);
+        documented.extend(keys_of(&text).unwrap());
+    }
+    for table in [
+        "cpu",
+        "plane",
+        "copy_rate",
+        "sessions",
+        "instances",
+        "elements",
+        "task_start",
+        "probability",
+        "nic",
+    ] {
+        assert!(documented.iter().any(|key| key == table), "`{table}` is read: {documented:?}");
+    }
+    let is_there = |key: &str| {
+        let at = [format!("`{key}`"), format!("[{key}]"), format!(".{key}]")];
+        at.iter().any(|at| DOCS.contains(at) || TESTBED.contains(at))
+    };
+    documented.retain(|key| !is_there(key));
+    assert!(documented.is_empty(), "not in the documentation: {documented:?}");
 }
 
 #[test]
