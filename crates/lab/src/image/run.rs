@@ -98,7 +98,7 @@ pub fn run(
             let program =
                 |switch: u32| Simulated::new(multicast::Program::new(ports[switch as usize]));
             let counts = |_: &_| None;
-            on_world(&context, fabric, nodes.collect(), program, counts, None)
+            on_world(&context, fabric, nodes.collect(), program, counts, |_| {})
         }
     }
 }
@@ -147,7 +147,11 @@ fn p2p(
         framing: rackweave_group::app::FRAMING,
         host_rate: None,
     });
-    on_world(context, fabric, nodes, program, counts, fluid)
+    on_world(context, fabric, nodes, program, counts, |world| {
+        if let Some(fluid) = fluid {
+            world.carry_transfers(fluid);
+        }
+    })
 }
 
 /// Runs nodes: the server's is the first, and the clients' follow in order.
@@ -157,7 +161,7 @@ fn on_world<N, P>(
     nodes: Vec<Attached<N>>,
     program: impl Fn(u32) -> P,
     counts: impl Fn(&P) -> Option<switch::Counters>,
-    fluid: Option<fluid::Config>,
+    prepare: impl FnOnce(&mut World<'_, GroupModel<N, P, Slab>>),
 ) -> Result<ImageRun, ImageError>
 where
     N: Imager<Header: Framed + HasPayload> + Debug,
@@ -166,9 +170,7 @@ where
     let RunContext { image, config, control, .. } = *context;
     let mut world: World<'_, GroupModel<N, P, Slab>> =
         group_world(config, Arc::new(fabric), nodes, program)?;
-    if let Some(fluid) = fluid {
-        world = world.with_transfers(fluid);
-    }
+    prepare(&mut world);
     let end = world.run_to_end(control);
     let report = world.report(end);
     let mut results = ImageResult {

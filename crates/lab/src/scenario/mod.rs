@@ -455,16 +455,11 @@ impl Reader<'_> {
         };
         let testbed = file.testbed.resolve();
         let only_kernel_tcp = testbed.uses_only_kernel_tcp(&streams.kernel_tcp);
-        let config = RunConfig {
-            seed: file.seed,
-            run: 0,
-            fabric: config,
-            host: host::resolve(file.host.as_ref(), file.fabric.receive_cost(), only_kernel_tcp)?,
-            streams: streams.configs,
-            faults,
-            moves,
-            measure: file.measure.resolve(streams.endless, places)?,
-        };
+        let measure = file.measure.resolve(streams.endless, places)?;
+        let mut config = RunConfig::new(config).with_seed(file.seed).with_measure(measure);
+        config.host =
+            host::resolve(file.host.as_ref(), file.fabric.receive_cost(), only_kernel_tcp)?;
+        (config.streams, config.faults, config.moves) = (streams.configs, faults, moves);
         if streams.oracle.is_some() {
             transport::check_oracle(&config)?;
         }
@@ -700,7 +695,7 @@ impl Reader<'_> {
             chosen.name.as_str().clone_into(&mut streams.transport);
         }
         streams.oracle = streams.oracle.or(chosen.oracle());
-        streams.configs.push(StreamConfig { transport, workload });
+        streams.configs.push(StreamConfig::new(transport, workload));
         streams.labels.push(chosen.label());
         streams.kernel_tcp.push(chosen.kernel_tcp());
         Ok(())
