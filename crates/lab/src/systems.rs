@@ -184,31 +184,17 @@ impl ProgramName {
 
 #[cfg(test)]
 mod tests {
-    use rackweave_core::{Rate, Span};
+    use rackweave_core::Rate;
     use rackweave_group::system::System as _;
     use rackweave_switch::Fabric;
-    use rackweave_switch::config::{BufferConfig, Routing, SwitchConfig};
+    use rackweave_switch::config::SwitchConfig;
 
     use super::*;
 
     fn fabric(topology: Topology) -> FabricConfig {
-        FabricConfig {
-            topology,
-            host_link_delay: Span::ZERO,
-            host_link_delays: Vec::new(),
-            core_link_delay: Span::ZERO,
-            host_send_delay: Span::ZERO,
-            host_receive_delay: Span::ZERO,
-            switch: SwitchConfig {
-                latency: Span::ZERO,
-                buffer: BufferConfig::PerPort { bytes: 500_000 },
-                ecn_threshold_bytes: None,
-                priorities: true,
-                trim: None,
-                options: Default::default(),
-                routing: Routing::Transport,
-            },
-        }
+        FabricConfig::new(topology)
+            .without_delays()
+            .with_switch(SwitchConfig::unlimited().with_buffer(500_000))
     }
 
     const RATE: Rate = Rate(1_000_000_000);

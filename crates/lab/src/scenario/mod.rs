@@ -404,16 +404,11 @@ impl Reader<'_> {
         };
         let testbed = file.testbed.resolve();
         let only_kernel_tcp = testbed.uses_only_kernel_tcp(&streams.kernel_tcp);
-        let config = RunConfig {
-            seed: file.seed,
-            run: 0,
-            fabric: config,
-            host: host::resolve(file.host.as_ref(), file.fabric.receive_cost(), only_kernel_tcp)?,
-            streams: streams.configs,
-            faults,
-            moves,
-            measure: file.measure.resolve(streams.endless, places)?,
-        };
+        let measure = file.measure.resolve(streams.endless, places)?;
+        let mut config = RunConfig::new(config).with_seed(file.seed).with_measure(measure);
+        config.host =
+            host::resolve(file.host.as_ref(), file.fabric.receive_cost(), only_kernel_tcp)?;
+        (config.streams, config.faults, config.moves) = (streams.configs, faults, moves);
         if let Study::Messages(Some(_)) = streams.study {
             transport::check_oracle(&config)?;
         }
@@ -539,7 +534,7 @@ impl Reader<'_> {
         if let Study::Messages(rules) = &mut streams.study {
             *rules = rules.or(chosen.oracle());
         }
-        streams.configs.push(StreamConfig { transport, workload });
+        streams.configs.push(StreamConfig::new(transport, workload));
         streams.labels.push(chosen.label());
         streams.kernel_tcp.push(chosen.kernel_tcp());
         Ok(())

@@ -7,7 +7,7 @@ use rackweave_group::imaging::Shape;
 use rackweave_group::imaging::node::FrisbeeNode;
 use rackweave_group::imaging::p2p::node::{NodeHeader, P2pNode};
 use rackweave_group::imaging::packet;
-use rackweave_sim::GroupNode;
+use rackweave_sim::{GroupNode, Transfers};
 
 use super::summary::{ClientReport, ImageResult, ServerReport};
 
@@ -127,13 +127,6 @@ impl GroupNode for Swp2p {
         self.node.is_down() || self.node.is_done()
     }
     #[inline]
-    fn poll_transfer(&mut self) -> Option<Submit> {
-        self.node.poll_transfer()
-    }
-    fn handle_transfer(&mut self, now: Time, event: Event) {
-        self.node.handle_transfer(now, event);
-    }
-    #[inline]
     fn handle_payload(
         &mut self,
         now: Time,
@@ -149,6 +142,16 @@ impl GroupNode for Swp2p {
     }
     fn crash(&mut self, now: Time, down: bool) {
         self.node.crash(now, down);
+    }
+}
+
+impl Transfers for Swp2p {
+    #[inline]
+    fn poll_transfer(&mut self) -> Option<Submit> {
+        self.node.poll_transfer()
+    }
+    fn handle_transfer(&mut self, now: Time, event: Event) {
+        self.node.handle_transfer(now, event);
     }
 }
 

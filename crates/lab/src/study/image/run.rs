@@ -44,7 +44,7 @@ pub(super) fn run(image: &ImageConfig, setting: &Setting<'_>) -> Result<Done, St
             let program =
                 |switch: u32| Simulated::new(multicast::Program::new(ports[switch as usize]));
             let counts = |_: &_| None;
-            on_world(&context, nodes.collect(), program, counts, None)
+            on_world(&context, nodes.collect(), program, counts, |_| {})
         }
     }
 }
@@ -95,7 +95,11 @@ fn p2p(context: &RunContext<'_>, scheme: &P2pScheme) -> Result<Done, StudyError>
         framing: rackweave_group::app::FRAMING,
         host_rate: None,
     });
-    on_world(context, nodes, program, counts, fluid)
+    on_world(context, nodes, program, counts, |world| {
+        if let Some(fluid) = fluid {
+            world.carry_transfers(fluid);
+        }
+    })
 }
 
 /// Runs nodes: the server's is the first, and the clients' follow in order.
@@ -104,7 +108,7 @@ fn on_world<N, P>(
     nodes: Vec<Attached<N>>,
     program: impl Fn(u32) -> P,
     counts: impl Fn(&P) -> Option<switch::Counters>,
-    fluid: Option<fluid::Config>,
+    prepare: impl FnOnce(&mut World<'_, GroupModel<N, P, Slab>>),
 ) -> Result<Done, StudyError>
 where
     N: Imager<Header: Framed + HasPayload> + Debug,
@@ -112,9 +116,7 @@ where
 {
     let RunContext { image, setting } = *context;
     let mut world: World<'_, GroupModel<N, P, Slab>> = setting.world(nodes, program)?;
-    if let Some(fluid) = fluid {
-        world = world.with_transfers(fluid);
-    }
+    prepare(&mut world);
     let end = world.run_to_end(setting.control);
     let report = world.report(end);
     let mut results = ImageResult {

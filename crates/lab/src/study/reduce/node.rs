@@ -41,7 +41,7 @@ impl GroupNode for Host {
     fn crash(&mut self, now: Time, down: bool) {
         self.0.crash(now, down);
     }
-    fn poll_prepared_pairs(&mut self) -> u32 {
+    fn poll_prepared_work(&mut self) -> u32 {
         u32::try_from(self.0.take_divided()).unwrap_or(u32::MAX)
     }
     #[inline]

@@ -200,7 +200,7 @@ impl Host {
                 let read = read(self.this, self.port, datagram.from, datagram.bytes);
                 let Some((from, header, payload)) = read else { continue };
                 self.packets += 1;
-                self.meter.received(header.pairs());
+                self.meter.received(header.work());
                 let packet = packet(from, self.this, header).with_ecn(ecn).map(Mixed::Group);
                 self.node.receive(now, &packet, payload);
             }
@@ -219,7 +219,7 @@ impl Host {
             // Without data to send to workers, the transport is silent.
             let Mixed::Group(header) = packet.header else { continue };
             let (message, to) = (header.message, packet.dst);
-            self.meter.sent(self.line.clock, message.pairs());
+            self.meter.sent(self.line.clock, message.work());
             let address = self.port.or_else(|| Some((address_of(to)?, PORT).into()));
             let Some(address) = address else { continue };
             let (payload, overlay) = (self.node.payload(), self.port.is_some());

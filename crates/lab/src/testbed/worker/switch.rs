@@ -7,7 +7,6 @@ use std::sync::mpsc::Receiver;
 use rackweave_core::{Span, Time};
 use rackweave_linux::Clock;
 use rackweave_linux::switch::{Control, Edge, Report, Switch, SwitchConfig};
-use rackweave_sim::config::FabricConfig;
 use rackweave_sim::result::{Counters, QueueSample};
 
 use crate::results::capture_layout;
@@ -37,11 +36,7 @@ pub(super) fn run(
         }
     };
     // The delays of hosts before and after their links are real ones here.
-    let fabric = FabricConfig {
-        host_send_delay: Span::ZERO,
-        host_receive_delay: Span::ZERO,
-        ..config.fabric.clone()
-    };
+    let fabric = config.fabric.clone().without_host_delays();
     let kind = point.study.kind().and_then(|kind| kind.on_testbed().ok());
     let systems = kind.map_or_else(Systems::default, |kind| kind.systems());
     let edges = (0..hosts).map(edge).collect();

@@ -1,22 +1,20 @@
-//! What pairs cost hosts and the switch process, and what packets cost that a program consumes, against arithmetic.
+//! What work costs hosts and the switch process, and what packets cost that a program consumes, against arithmetic.
 
 use std::convert::Infallible;
 
 use rackweave_core::{
-    Destination, Egress, Header, Node, Packet, PayloadStore, Port, Rate, Slice, SwitchProgram,
-    Verdict,
+    Destination, Egress, Header, Node, Packet, PayloadStore, Port, Rate, Slice, Span,
+    SwitchProgram, Verdict,
 };
 
 use super::*;
-use crate::config::{
-    BufferConfig, Costs, Processors, Routing, SwitchConfig, SwitchProcess, Topology,
-};
+use crate::config::{Costs, FabricConfig, Processors, SwitchConfig, SwitchProcess};
 use crate::model::{GroupNode, GroupsOnly};
 
 const US: fn(u64) -> Span = Span::from_us;
 const NS: fn(u64) -> Span = Span::from_ns;
 
-/// A header that says how many pairs its packet carries.
+/// A header that says how much work its packet carries.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Carries(u32);
 
@@ -25,7 +23,7 @@ impl Header for Carries {
         None
     }
 
-    fn pairs(&self) -> u32 {
+    fn work(&self) -> u32 {
         self.0
     }
 }
@@ -35,7 +33,7 @@ impl Header for Carries {
 struct Peer {
     me: HostId,
     packet: Option<(HostId, u32)>,
-    /// The pairs that it has put in order for its packet.
+    /// The work that it has done for its packet.
     prepared: u32,
     awaits: u32,
     arrived: Time,
@@ -44,7 +42,7 @@ struct Peer {
 impl Peer {
     fn at(me: u32, packet: Option<(HostId, u32)>, awaits: u32) -> Attached<Self> {
         let me = HostId(me);
-        let prepared = packet.map_or(0, |(_, pairs)| pairs);
+        let prepared = packet.map_or(0, |(_, work)| work);
         Attached::at(me, Self { me, packet, prepared, awaits, arrived: Time::ZERO })
     }
 }
@@ -62,8 +60,8 @@ impl Node for Peer {
     fn handle_timeout(&mut self, _now: Time) {}
 
     fn poll_transmit(&mut self, _now: Time, _port: u8) -> Option<Packet<Carries>> {
-        let (to, pairs) = self.packet.take()?;
-        Some(Packet::new(self.me, to, 1000, Carries(pairs)))
+        let (to, work) = self.packet.take()?;
+        Some(Packet::new(self.me, to, 1000, Carries(work)))
     }
 
     fn poll_timeout(&self) -> Option<Time> {
@@ -80,12 +78,12 @@ impl GroupNode for Peer {
         self.packet.is_none() && self.awaits == 0
     }
 
-    fn poll_prepared_pairs(&mut self) -> u32 {
+    fn poll_prepared_work(&mut self) -> u32 {
         std::mem::take(&mut self.prepared)
     }
 }
 
-/// Consumes what is addressed to it, and answers it with this number of pairs, if with any.
+/// Consumes what is addressed to it, and answers it with this much work, if with any.
 #[derive(Clone, Copy, Debug)]
 struct Absorbs {
     answers_with: Option<u32>,
@@ -105,7 +103,7 @@ impl SwitchProgram for Absorbs {
         if packet.dst != SWITCH {
             return Verdict::Route;
         }
-        self.answer = self.answers_with.map(|pairs| (packet.src, pairs));
+        self.answer = self.answers_with.map(|work| (packet.src, work));
         Verdict::Consume
     }
 
@@ -114,8 +112,8 @@ impl SwitchProgram for Absorbs {
         _now: Time,
         _payloads: &mut S,
     ) -> Option<(Egress, Packet<Carries>)> {
-        let (to, pairs) = self.answer.take()?;
-        let packet = Packet::new(SWITCH, to, 1000, Carries(pairs));
+        let (to, work) = self.answer.take()?;
+        let packet = Packet::new(SWITCH, to, 1000, Carries(work));
         Some((Egress::Route, packet.with_instance(Packet::<Carries>::NODE_INSTANCE)))
     }
 }
@@ -128,49 +126,19 @@ fn arrivals(
     answers_with: Option<u32>,
     host: Option<HostConfig>,
 ) -> [Time; 2] {
-    let fabric = FabricConfig {
-        topology: Topology::SingleSwitch { hosts: 2, host_link: Rate::from_gbps(8) },
-        host_link_delay: US(1),
-        host_link_delays: Vec::new(),
-        core_link_delay: Span::ZERO,
-        host_send_delay: Span::ZERO,
-        host_receive_delay: Span::ZERO,
-        switch: SwitchConfig {
-            latency: Span::ZERO,
-            buffer: BufferConfig::PerPort { bytes: 100_000 },
-            ecn_threshold_bytes: None,
-            priorities: true,
-            trim: None,
-            options: Default::default(),
-            routing: Routing::Transport,
-        },
-    };
-    let measure = MeasureConfig {
-        warmup: Span::ZERO,
-        messages: u64::MAX,
-        time_limit: Span::from_secs(1),
-        ports_from: None,
-        sample_every: Span::ZERO,
-        verify: false,
-        capture: Vec::new(),
-        capture_limit: 0,
-        traffic: Vec::new(),
-        stop_load: false,
-    };
+    let fabric = FabricConfig::single_switch(2, Rate::from_gbps(8))
+        .with_link_delay(US(1))
+        .without_host_delays()
+        .with_switch(SwitchConfig::unlimited().with_buffer(100_000));
+    let measure = MeasureConfig { sample_every: Span::ZERO, ..MeasureConfig::default() };
     let nodes = (0..).zip(nodes).map(|(host, (packet, awaits))| Peer::at(host, packet, awaits));
     let mut world = World::<GroupsOnly<Peer, Absorbs>>::new(Setup {
-        seed: 3,
-        run: 0,
-        fabric: Arc::new(Fabric::new(&fabric).unwrap()),
         host: host.map(Arc::new),
-        streams: Vec::new(),
-        transports: Box::new(|_| Vec::new()),
         nodes: nodes.collect(),
-        programs: Box::new(move |_| Absorbs { answers_with, answer: None }),
-        faults: &[],
-        moves: &[],
-        measure: &measure,
-        division: None,
+        ..Setup::new(3, Arc::new(Fabric::new(&fabric).unwrap()), &measure, move |_| Absorbs {
+            answers_with,
+            answer: None,
+        })
     })
     .unwrap();
     assert_eq!(world.run_to_end(&Control::default()), End::AllDone);
@@ -181,9 +149,9 @@ fn arrivals(
 const WIRE: Span = Span::from_ns(1038);
 
 #[test]
-fn each_pair_costs_its_sender_and_its_receiver_and_not_the_switch_process_that_it_passes() {
+fn each_unit_costs_its_sender_and_its_receiver_and_not_the_switch_process_that_it_passes() {
     let idle = Time::ZERO + (WIRE + US(1)) * 2;
-    let costs = |packet, pair| Costs { packet: NS(packet), pair: NS(pair), ..Costs::default() };
+    let costs = |packet, work| Costs { packet: NS(packet), work: NS(work), ..Costs::default() };
     let switch = SwitchProcess { costs: costs(400, 70), wake_cost: US(0), window: US(0) };
     let host = HostConfig {
         send: costs(100, 10),
@@ -191,11 +159,11 @@ fn each_pair_costs_its_sender_and_its_receiver_and_not_the_switch_process_that_i
         switch: Some(switch),
         ..HostConfig::default()
     };
-    for pairs in [0, 1, 50] {
-        let sends = [(Some((HostId(1), pairs)), 0), (None, 1)];
+    for work in [0, 1, 50] {
+        let sends = [(Some((HostId(1), work)), 0), (None, 1)];
         assert_eq!(arrivals(sends, None, None)[1], idle);
-        let expected = idle + NS(100 + 200 + 400) + NS(10 + 20) * u64::from(pairs);
-        assert_eq!(arrivals(sends, None, Some(host.clone()))[1], expected, "{pairs} pairs");
+        let expected = idle + NS(100 + 200 + 400) + NS(10 + 20) * u64::from(work);
+        assert_eq!(arrivals(sends, None, Some(host.clone()))[1], expected, "{work} work");
     }
 }
 
@@ -204,12 +172,12 @@ fn a_switch_that_adds_up_pays_for_what_it_consumes_and_its_answer_waits_for_that
     let sends = [(Some((SWITCH, 50)), 1), (None, 0)];
     let idle = Time::ZERO + (WIRE + US(1)) * 2;
     assert_eq!(arrivals(sends, Some(0), None)[0], idle);
-    let costs = Costs { system_call: US(3), packet: US(2), pair: NS(100), ..Costs::default() };
+    let costs = Costs { system_call: US(3), packet: US(2), work: NS(100), ..Costs::default() };
     let process = SwitchProcess { costs, wake_cost: US(0), window: US(0) };
     for processors in [Processors::PerDirection, Processors::Shared(1)] {
         let host = HostConfig { processors, switch: Some(process), ..HostConfig::default() };
-        // A turn for what was consumed: half of a packet, and 50 pairs. Then one for the answer, which is there by then: half of a
-        // packet. That the answer carries sums is paid with the pairs.
+        // A turn for what was consumed: half of a packet, and 50 units. Then one for the answer, which is there by then: half of a
+        // packet. That the answer carries work is paid with what was consumed.
         let consumed = Time::ZERO + WIRE + US(1);
         let expected = consumed + US(3 + 1) + NS(50 * 100) + US(3 + 1);
         for sums in [0, 50] {
@@ -227,10 +195,10 @@ fn a_switch_that_adds_up_pays_for_what_it_consumes_and_its_answer_waits_for_that
 /// What was consumed without an answer delays the packets of others.
 #[test]
 fn a_packet_of_another_host_waits_for_what_was_consumed_before_it() {
-    let costs = Costs { packet: US(2), pair: NS(100), ..Costs::default() };
+    let costs = Costs { packet: US(2), work: NS(100), ..Costs::default() };
     let process = SwitchProcess { costs, wake_cost: US(0), window: US(0) };
     let host = HostConfig { switch: Some(process), ..HostConfig::default() };
-    let sends = |pairs| [(Some((SWITCH, pairs)), 1), (Some((HostId(0), 7)), 0)];
+    let sends = |work| [(Some((SWITCH, work)), 1), (Some((HostId(0), 7)), 0)];
     // Both packets reach the switch at the same time, and the second one is at its host soon after.
     let due = Time::ZERO + (WIRE + US(1)) * 2;
     let consumed = Time::ZERO + WIRE + US(1);
