@@ -26,9 +26,10 @@ use rackweave_core::{HostId, Span, Time};
 use rackweave_crypt::GroupOpen;
 use rackweave_wire::orca::{Reason, Session};
 
-use super::Engine;
 use super::incoming::Incoming;
+use super::secure::random_bytes;
 use super::send::Sending;
+use super::{Engine, EnginePlatform};
 use crate::source::{Payload, Source, SourceError};
 
 /// The bytes of the stream that one hash covers at most; hashes end at multiples of it. It is the size of the blocks of a receiver's
@@ -655,7 +656,7 @@ impl Sending {
     }
 }
 
-impl Engine {
+impl<P: EnginePlatform> Engine<P> {
     /// Gives up receivers that acknowledge bytes and have not asked for their hashes for as long as a receiver may be silent. What a
     /// receiver acknowledges and does not verify stays in the source, so that it would hold up a pipe, and all other receivers, for ever.
     /// One that verifies asks again when it has used the hashes of one answer and, when it has all bytes that there are, says within
@@ -728,7 +729,9 @@ impl Engine {
         else {
             return;
         };
-        let own = sending.own_sealers.entry(host).or_insert_with(|| secure.group());
+        let platform = self.driver.platform();
+        let own = (sending.own_sealers.entry(host))
+            .or_insert_with(|| secure.group(random_bytes(platform)));
         let (cipher, key) = (own.key().0, *own.key().1);
         self.host.serve_by_unicast(request.session, host);
         self.send_sealed(host, |out| {
