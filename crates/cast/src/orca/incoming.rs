@@ -32,6 +32,10 @@ const IN_FLIGHT: Span = Span::from_ms(50);
 /// The smallest window of a session that is reduced because other sessions use memory.
 const MIN_ROOM: u64 = 1 << 20;
 
+/// The same with a key. A block is verified once all of it has arrived, so the window must hold one and the packet behind it: packets
+/// are sent whole.
+const MIN_VERIFIED_ROOM: u64 = 2 * BLOCK;
+
 /// A session that this host receives.
 pub(super) struct Incoming {
     pub(super) drain: Drain,
@@ -362,9 +366,10 @@ impl<P: EnginePlatform> Engine<P> {
             return None;
         }
         let free = self.config.receive_memory.saturating_sub(self.receive_memory());
-        let mut room = self.config.room;
-        while room > MIN_ROOM && Window::memory(room) > free / 8 {
-            room /= 2;
+        let least = if self.secure.is_some() { MIN_VERIFIED_ROOM } else { MIN_ROOM };
+        let mut room = self.config.room.max(least);
+        while room > least && Window::memory(room) > free / 8 {
+            room = (room / 2).max(least);
         }
         (Window::memory(room) <= free).then_some(room)
     }
