@@ -66,8 +66,9 @@ const RETRY_MAX: Span = Span::from_ms(500);
 const PAUSE: Span = Span::from_ms(2);
 
 /// The time after which a receiver that has verified all that it has, and does not need another hash, tells its sender so, by a request for
-/// no bytes. Until then the sender's source keeps what the receiver may still have to ask for. Much shorter than the time for which a
-/// receiver may be silent, and so long that a stream under way needs none.
+/// no bytes; at the end of the stream too, where its disk may take longer than the sender has patience. Until then the sender's source
+/// keeps what the receiver may still have to ask for. Much shorter than the time for which a receiver may be silent, and so long that a
+/// stream under way needs none.
 const ACK_AFTER: Span = Span::from_ms(100);
 
 /// A session in which packets that count as replays have brought more than [`STALLED_SHARE`] times the bytes that have become readable,
@@ -485,8 +486,8 @@ impl Verifier {
 
     /// Returns when an acknowledgement is due, if the sender does not know that all readable bytes are verified.
     fn ack_due(&self, readable: u64) -> Option<Time> {
-        let all = self.verified == readable && self.length.is_none();
-        (all && self.acknowledged < self.verified).then(|| self.verified_at + ACK_AFTER)
+        (self.verified == readable && self.acknowledged < self.verified)
+            .then(|| self.verified_at + ACK_AFTER)
     }
 
     /// Returns when a request is due, at the earliest.
