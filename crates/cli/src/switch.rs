@@ -15,7 +15,7 @@ use std::sync::atomic::Ordering;
 use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::time::Duration;
 
-use miette::{Context, IntoDiagnostic, miette};
+use miette::miette;
 use rackweave_core::{HostId, Span, Time, frame};
 use rackweave_lab::Scenario;
 use rackweave_lab::scenario::{FabricFile, Hosts};
@@ -27,7 +27,8 @@ use rackweave_switch::config::{
 };
 
 use self::args::{LinkArgs, PollArgs, ShowArgs, SwitchArgs};
-use crate::{exit, print};
+use crate::shell::signal::Interrupt;
+use crate::shell::{events, exit, print, status};
 
 /// The bytes that a full packet occupies on the link.
 const FULL_PACKET: u64 = frame::wire_bytes(frame::MTU) as u64;
@@ -60,9 +61,7 @@ pub(crate) fn run(
         listener.serve(switch.fabric(), &control)?;
     }
     let shared = Arc::clone(&control);
-    ctrlc::set_handler(move || shared.stop.store(true, Ordering::Relaxed))
-        .into_diagnostic()
-        .wrap_err("cannot listen for Ctrl-C")?;
+    Interrupt::watch_with(move || shared.stop.store(true, Ordering::Relaxed))?;
     print_addresses(&edges, &switch);
     let (ended, end) = channel();
     let shared = Arc::clone(&control);
@@ -86,7 +85,7 @@ pub(crate) fn run(
     }
     let (result, report) = running.join().map_err(|_| miette!("the switch has failed"))?;
     if show.json {
-        print(&format!("{:#}\n", show::json(&report)))?;
+        events::emit("result", show::json(&report))?;
     } else {
         print(&show::summary(&report))?;
     }
@@ -104,21 +103,15 @@ pub(crate) fn until_interrupted(
     mut every_second: impl FnMut() -> miette::Result<()>,
 ) -> miette::Result<()> {
     let (ended, end) = channel();
-    let handler = move || {
+    Interrupt::watch_with(move || {
         // If the receiver is gone, the command is ending anyway.
         let _ = ended.send(());
-    };
-    ctrlc::set_handler(handler).into_diagnostic().wrap_err("cannot listen for Ctrl-C")?;
-    print_status("ready\n");
+    })?;
+    status("ready\n");
     while end.recv_timeout(Duration::from_secs(1)) == Err(RecvTimeoutError::Timeout) {
         every_second()?;
     }
     Ok(())
-}
-
-fn print_status(text: &str) {
-    // If stderr is closed, the text cannot be reported anywhere.
-    let _ = std::io::stderr().lock().write_all(text.as_bytes());
 }
 
 /// Prints to stderr the address to which each host must send.

@@ -703,8 +703,8 @@ mod tests {
         assert!((explained.messages_per_s.unwrap() - 50_000.0).abs() < 1.0);
     }
 
-    /// A fat-tree of 128 hosts with an incast beside W3: what was simulated, and the seconds that it took, are from runs of it
-    /// (`simulated_us`, `packet_hops` and `cpu_s` of `summary.json`; docs/benchmarks.md has the scenario).
+    /// A fat-tree of 128 hosts with W3 and an incast. Simulated time, hops and seconds are those of runs of it (`simulated_us`,
+    /// `packet_hops` and `cpu_s` of `summary.json`, with `--jobs 1`).
     #[test]
     fn estimates_are_within_twice_what_runs_took() {
         let text = "fabric = { topology = 'fat-tree', k = 8, host_link = '25 Gbps', switch.trim = true }\n\

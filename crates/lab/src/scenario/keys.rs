@@ -9,12 +9,13 @@ use super::tree::{Node, Origin, Table, Value};
 use crate::item::About;
 
 /// Declares the optional keys of a table: `key: Type`, or `key: Type => field` for a key that overrides that field of a
-/// configuration. The type reads and checks the value.
+/// configuration. The type reads and checks the value. The doc comment of a key is its row in docs/reference/scenario.md, and
+/// ends with its default (crates/docs/src/keys.rs).
 macro_rules! keys {
     ($(#[$meta:meta])* struct $Keys:ident for $Config:ty {
-        $($key:ident: $Type:ty $(=> $($field:ident).+)?,)*
+        $($(#[$doc:meta])* $key:ident: $Type:ty $(=> $($field:ident).+)?,)*
     }) => {
-        keys! { $(#[$meta])* struct $Keys { $($key: $Type,)* } }
+        keys! { $(#[$meta])* struct $Keys { $($(#[$doc])* $key: $Type,)* } }
 
         impl $Keys {
             /// Overrides the fields whose keys are given.
@@ -27,12 +28,12 @@ macro_rules! keys {
             }
         }
     };
-    ($(#[$meta:meta])* struct $Keys:ident { $($key:ident: $Type:ty,)* }) => {
+    ($(#[$meta:meta])* struct $Keys:ident { $($(#[$doc:meta])* $key:ident: $Type:ty,)* }) => {
         $(#[$meta])*
         #[derive(Clone, Debug, Default, PartialEq, serde::Deserialize)]
         #[serde(deny_unknown_fields, default)]
         pub(crate) struct $Keys {
-            $($key: Option<$Type>,)*
+            $($(#[$doc])* $key: Option<$Type>,)*
         }
 
         impl $Keys {

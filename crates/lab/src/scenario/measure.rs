@@ -12,23 +12,43 @@ use super::values::{Count, Share, Unit};
 #[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
 #[serde(deny_unknown_fields, default)]
 pub(crate) struct Measure {
+    /// Messages that start before this are not measured. Default: poisson, closed-loop, periodic:
+    /// `"1 ms"`; otherwise `"0 s"`.
     #[serde(skip_serializing_if = "Option::is_none")]
     warmup: Option<Unit<Span>>,
+    /// How many messages are measured. `"unlimited"`: all that start after the warm-up and before
+    /// the time limit. Default: poisson, closed-loop, periodic: 100,000; otherwise `"unlimited"`.
     #[serde(skip_serializing_if = "Option::is_none")]
     messages: Option<Count>,
-    /// The time at which statistics of ports begin, if it differs from the end of the warm-up.
+    /// Statistics of ports (utilisation, queues, drops of each link) begin here. Default: the
+    /// warm-up's end.
     #[serde(skip_serializing_if = "Option::is_none")]
     queues_from: Option<Unit<Span>>,
+    /// The run ends here at the latest, in simulated time. It also ends, as "packet limit", with 50
+    /// million packets under way (5 GB). Default: `"10 s"`.
     time_limit: Unit<Span>,
+    /// Messages unfinished when the run ends: `"count"` in percentiles, or `"leave out"`. Default:
+    /// `"count"`.
     pub(crate) unfinished: Unfinished,
+    /// `"continue"`: the load goes on until all measured messages have ended. `"stop"`: once all of
+    /// them have started, no stream starts messages. Simulator only. Default: `"continue"`.
     #[serde(skip_serializing_if = "LoadAfter::is_default")]
     load_after: LoadAfter,
+    /// Sampling interval of queues.csv. `"0 s"`: never. Default: `"20 us"`.
     sample_every: Unit<Span>,
+    /// Upper edges of the tables by size. One more bucket follows the last. Default: 100 B, 1 KB,
+    /// 10 KB, 100 KB, 1 MB.
     size_buckets: Vec<Unit<Bytes>>,
+    /// Receivers check every byte of every message. Default: false.
     verify: bool,
+    /// Every message is written to messages.csv. Default: false.
     pub(crate) messages_csv: bool,
+    /// Ports whose packets are written to capture-N.pcapng: `"host 3 sends"`, `"host 3 receives"`,
+    /// `"core link 2"`. Default: none.
     capture: Vec<String>,
+    /// Most packets in all captures together, the first ones by time. Default: 100,000.
     capture_limit: u32,
+    /// List of tables: traffic that is counted over time. Simulator only. Default: none.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     traffic: Vec<TrafficSpec>,
 }
@@ -37,11 +57,15 @@ pub(crate) struct Measure {
 #[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
 struct TrafficSpec {
+    /// Name in traffic.csv. Required.
     name: String,
-    /// "switch 0", or ports as in `capture`.
+    /// `"switch 0"`: all links into it, wherever circuits lead. Or ports, as in `capture`.
+    /// Required.
     at: OneOrMany,
+    /// Hosts that send it. Default: all.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     from: Vec<u32>,
+    /// Time of one count. Default: `"10 ms"`.
     #[serde(default = "ten_ms")]
     interval: Unit<Span>,
 }
@@ -269,14 +293,21 @@ fn among(what: &str, text: &str, count: u32) -> Result<u32, String> {
 #[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct FaultSpec {
+    /// Of links: `"loss"`, `"corruption"`, `"duplication"`, `"reordering"`, `"down"`. Of hosts:
+    /// `"pause"`, `"crash"`. Required.
     kind: FaultName,
+    /// `"all links"`, `"core links"`, `"link of host 3"`, `"core link 2"` or `"host 3"`. Required.
     place: String,
+    /// loss, corruption, duplication, reordering: of each packet. Required.
     #[serde(skip_serializing_if = "Option::is_none")]
     probability: Option<Share>,
+    /// reordering: packets are late by a time uniform up to this. Default: `"10 us"`.
     #[serde(skip_serializing_if = "Option::is_none")]
     delay: Option<Unit<Span>>,
+    /// Start of the fault. Default: `"0 s"`.
     #[serde(default = "at_once")]
     from: Unit<Span>,
+    /// End of the fault. Default: never.
     #[serde(skip_serializing_if = "Option::is_none")]
     until: Option<Unit<Span>>,
 }
@@ -373,7 +404,7 @@ fn fault_place(text: &str, places: Places) -> Result<FaultPlace, String> {
 #[derive(Clone, Debug, Default, PartialEq, Deserialize, Serialize)]
 #[serde(deny_unknown_fields, default)]
 pub(crate) struct Plot {
-    /// The headline of the report.
+    /// Headline of report.html. Default: the scenario's name.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) title: Option<String>,
 }

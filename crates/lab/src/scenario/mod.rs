@@ -120,19 +120,24 @@ pub struct PointSpec {
 #[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
 struct File {
+    /// Name of the scenario and of its directory of results. Default: the file's name.
     #[serde(skip_serializing_if = "Option::is_none")]
     name: Option<String>,
+    /// A sentence or two for the report.
     #[serde(skip_serializing_if = "Option::is_none")]
     description: Option<String>,
-    /// The version of Rackweave that wrote a resolved scenario; ignored when reading.
+    /// Version of Rackweave that wrote a resolved scenario. Ignored when read.
     #[serde(skip_serializing_if = "Option::is_none")]
     version: Option<String>,
+    /// Random seed. `--seed N` sets it. Default: 1.
     #[serde(default = "first_seed")]
     seed: u64,
+    /// Table: hosts, links and switches. Required.
     fabric: fabric::Fabric,
+    /// Table, or the name of a file with it: what hosts cost. Default: fixed delays.
     #[serde(skip_serializing_if = "Option::is_none")]
     host: Option<host::HostTable>,
-    /// The measured workload; those of `[workload.cast]` and other groups are read separately.
+    /// Table: messages, or one of the group workloads. Required.
     #[serde(skip_serializing_if = "Option::is_none")]
     workload: Option<workload::Workload>,
     #[serde(skip)]
@@ -143,13 +148,18 @@ struct File {
     reduce: Option<reduce::ReduceWorkload>,
     #[serde(skip)]
     plan: Option<plan::PlanWorkload>,
+    #[serde(skip)]
     allreduce: Option<allreduce::AllreduceWorkload>,
+    /// List of tables: failures of links and hosts. Default: none.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     faults: Vec<measure::FaultSpec>,
+    /// Table: what is measured, and when.
     #[serde(default)]
     measure: measure::Measure,
+    /// Table: settings of real hosts, which the simulator checks and ignores.
     #[serde(default, skip_serializing_if = "testbed::TestbedKeys::is_default")]
     testbed: testbed::TestbedKeys,
+    /// Table: the report.
     #[serde(default)]
     plot: measure::Plot,
 }

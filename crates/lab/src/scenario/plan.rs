@@ -28,11 +28,18 @@ pub(crate) struct PlanWorkload {
 #[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
 #[serde(deny_unknown_fields, default)]
 pub(crate) struct PlanKeys {
+    /// Number of instances. Instance *i* has seed `seed` + *i*. Default: 200.
     instances: u32,
+    /// Least and most periods of an instance. Default: `[4, 12]`.
     periods: [u32; 2],
+    /// Groups of servers, each of which shuffles, uploads, broadcasts or computes in a period.
+    /// Default: 3.
     groups: u32,
+    /// Delays of a change, one of which an instance has. Default: 0, 1, 5, 10, 25, 100 ms.
     delays: Vec<Unit<Span>>,
+    /// ToRs that aggregate. Default: `[0]`.
     programmable: Vec<u32>,
+    /// Slots of each of them. Default: 65,536.
     slots: u32,
 }
 
@@ -100,6 +107,8 @@ enum AlgorithmName {
 keys! {
     /// The keys of the planner.
     struct Keys {
+        /// `"heuristic"`, `"exact"`, `"eclipse"`, `"hysteresis"`, `"greedy"` or `"fixed"`. Default:
+        /// `"heuristic"`.
         algorithm: AlgorithmName,
     }
 }

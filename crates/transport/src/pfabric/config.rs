@@ -25,7 +25,7 @@ pub struct Config {
     /// Time without progress after which the first missing packet is sent again: three round trips (section 4.3). It is
     /// neither estimated nor backed off.
     pub rto: Span,
-    /// Number of timeouts in succession after which a sender is in probe mode (section 4.3).
+    /// Number of timeouts in succession after which a sender is in probe mode (section 4.3, `unverified`; 5 in Homa's study).
     pub probe_after: u8,
     /// The longest interval of probes. The first is `rto`, and each doubles it.
     pub max_probe_interval: Span,

@@ -27,10 +27,16 @@ pub(crate) struct AllreduceWorkload {
 #[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
 #[serde(deny_unknown_fields, default)]
 pub(crate) struct AllreduceKeys {
+    /// Number n of workers, at hosts 0 to n - 1, at most 64. Default: 8.
     workers: u32,
+    /// Bytes of a vector. Default: `"4 MB"`.
     size: Unit<Bytes>,
+    /// Vectors that are added up one after the other. Default: 3.
     steps: u32,
+    /// `"f32"`, as block floating point, or `"i64"`. Default: `"f32"`.
     elements: Elements,
+    /// Time from the sums of a step until a worker has the vector of the next one. Default: `"0
+    /// s"`.
     compute: Unit<Span>,
 }
 

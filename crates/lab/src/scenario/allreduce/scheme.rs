@@ -125,7 +125,10 @@ fn read_carrier(entry: Option<&Entry>, origin: Origin) -> Result<transport::Chos
 keys! {
     /// The keys of the switch that adds up.
     struct SwitchKeys {
+        /// allreduce-switch: number of the switch that adds up. Default: 0.
         at: Whole<0, 65_535, u32>,
+        /// allreduce-switch: its slots. A chunk in flight takes one for each element of 32 bits,
+        /// two for one of 64. Default: 65,536.
         slots: Whole<16, 16_777_216, u32>,
     }
 }
@@ -133,6 +136,7 @@ keys! {
 keys! {
     /// The keys of the host that adds up.
     struct HostKeys {
+        /// allreduce-host: the host that adds up. Default: the first that is no worker.
         server: Whole<0, 65_535, u32>,
     }
 }
@@ -140,9 +144,16 @@ keys! {
 keys! {
     /// The keys of the chunks that an aggregator adds up.
     struct PoolKeys {
+        /// allreduce-switch, allreduce-host: chunks that a worker has in flight. Default: 64, or
+        /// more if a chunk and its sum take long; with a host 64 / n.
         pool: Whole<1, 1_024, u16>,
+        /// The same: bytes of a chunk, 8 to 1,400. Default: 1,024.
         chunk: Whole<8, { MAX_CHUNK_BYTES as u32 }, u16>,
+        /// The same: shortest retransmission timeout. Default: `"200 us"`.
         min_rto: AboveZero<Span>,
+        /// The same: a timeout that does not follow the round-trip time, as SwitchML's. It is
+        /// doubled after 100 timeouts until the next step. `min_rto` is then without effect.
+        /// Default: none.
         fixed_rto: AboveZero<Span>,
     }
 }
@@ -150,6 +161,8 @@ keys! {
 keys! {
     /// The keys of a ring.
     struct RingKeys {
+        /// allreduce-ring: bytes of a message. A piece of a segment goes on to the next worker as
+        /// soon as it has arrived. Default: `"64 KiB"`.
         piece: AboveZero<Bytes>,
     }
 }
