@@ -12,6 +12,7 @@ mod disk;
 mod draw;
 mod fetch;
 mod oracle;
+mod platform;
 mod rpc;
 mod store;
 

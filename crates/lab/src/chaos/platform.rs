@@ -1,10 +1,12 @@
-//! The machine below a simulated endpoint: its datagrams, clock and random numbers.
+//! The machine below a simulated endpoint or engine: its datagrams, clock and random numbers, and the work of sinks.
 
 use std::collections::VecDeque;
 use std::io;
-use std::net::SocketAddr;
+use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use rackweave_cast::orca::EnginePlatform;
+use rackweave_cast::sink::SinkWork;
 use rackweave_core::{Rng, Time};
 use rackweave_linux::sys::{ReceiveBatch, SendBatch};
 use rackweave_linux::{Clock, Platform};
@@ -25,9 +27,13 @@ pub(super) struct State {
     pub(super) sent: Vec<Datagram>,
     /// The bytes that there is room for in the send buffer.
     pub(super) room: usize,
+    /// Whether it receives what is sent to the multicast group.
+    pub(super) in_group: bool,
+    /// The work of sinks that was started and not taken yet.
+    pub(super) started: Vec<SinkWork>,
 }
 
-/// What the world and the endpoint of a process share.
+/// What the world and the endpoint or engine of a process share.
 #[derive(Clone, Debug)]
 pub(super) struct Simulated(Arc<Mutex<State>>);
 
@@ -41,6 +47,8 @@ impl Simulated {
             inbox: VecDeque::new(),
             sent: Vec::new(),
             room: 0,
+            in_group: false,
+            started: Vec::new(),
         })))
     }
 
@@ -83,5 +91,17 @@ impl Platform for Simulated {
 
     fn has_aes(&self) -> bool {
         self.state().has_aes
+    }
+}
+
+impl EnginePlatform for Simulated {
+    fn set_member(&self, _: Ipv4Addr, _: Ipv4Addr, is_member: bool) -> io::Result<()> {
+        self.state().in_group = is_member;
+        Ok(())
+    }
+
+    fn start(&mut self, work: SinkWork) -> io::Result<()> {
+        self.state().started.push(work);
+        Ok(())
     }
 }
