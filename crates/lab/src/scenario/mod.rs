@@ -391,7 +391,6 @@ impl Reader<'_> {
     }
 
     /// Returns a point; `before` is the fabric of the previous point, which this one may share.
-    #[expect(clippy::too_many_lines, reason = "one statement for each table")]
     fn point(
         &self,
         tree: PointTree,
