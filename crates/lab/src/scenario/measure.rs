@@ -197,18 +197,21 @@ impl Measure {
         self.traffic.iter().enumerate().map(resolve).collect()
     }
 
-    /// Refuses keys that have no meaning for a cast or an image, all of which is measured.
-    pub(crate) fn check_for_many(&self, kind: &str) -> Result<(), Problem> {
+    /// Refuses keys that have no meaning for a kind of workload, all of which is measured. `help` says what takes their place.
+    pub(crate) fn check_for_many(
+        &self,
+        kind: &str,
+        help: Option<&'static str>,
+    ) -> Result<(), Problem> {
         if self.messages.is_none() {
             return Ok(());
         }
         let message =
             format!("`messages` has no meaning with [workload.{kind}], all of which is measured");
         let problem = Problem::new("measure.messages", message);
-        Err(if kind == "cast" {
-            problem.with_help("workload.cast.files and workload.cast.repeat name the files; `warmup` leaves out the first of them")
-        } else {
-            problem
+        Err(match help {
+            Some(help) => problem.with_help(help),
+            None => problem,
         })
     }
 
