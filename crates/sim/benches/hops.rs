@@ -15,7 +15,7 @@ use rackweave_sim::config::{
 };
 use rackweave_sim::{Control, Fabric, RunConfig, Threads, run_on};
 use rackweave_transport::{
-    TransportConfig, dcpim, homa, ndp, pfabric, phost, polo, sird, swift, tcp, uet,
+    Profile as _, TransportConfig, dcpim, homa, ndp, pfabric, phost, polo, sird, swift, tcp, uet,
 };
 use rackweave_wire::Header;
 use rackweave_workload::{LoadCounts, Pattern, SizeDist, WorkloadConfig};

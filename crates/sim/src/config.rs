@@ -64,8 +64,8 @@ impl StreamConfig {
             // (docs/protocols/pfabric.md#pfabric-in-homas-study).
             TransportConfig::PFabric(config) => Some(Grants {
                 unscheduled_bytes: 0,
-                bytes_per_grant: u64::from(config.max_payload),
-                wire_bytes_per_grant: u64::from(frame::wire_bytes(config.control_bytes)),
+                bytes_per_grant: u64::from(config.common.max_payload),
+                wire_bytes_per_grant: u64::from(frame::wire_bytes(config.common.control_bytes)),
             }),
             // For other transports the load counts data only, without NDP's pulls and acknowledgements, pHost's
             // tokens and Polo's driving packets.

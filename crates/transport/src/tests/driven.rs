@@ -8,13 +8,13 @@ use rackweave_core::{
     Transport as _,
 };
 use rackweave_switch::config::{SwitchConfig, Topology};
-use rackweave_wire::Id64;
+use rackweave_wire::{Exchange as _, Id64};
 
 use super::suite::{
     Expect, HeaderOf, LINK, Limits, Subject, at, deliveries, events, id, network, submit, usual,
 };
 use super::{Network, fabric};
-use crate::common::{Driven, Parameters as _, Scheme};
+use crate::common::{Body, Driven, Parameters, Scheme};
 use crate::testkit::Faults;
 
 /// What the tests need to know about a transport besides its [`Scheme`].
@@ -42,10 +42,10 @@ pub(crate) trait DrivenSubject: Scheme {
     fn narrow() -> Self::Config;
 
     /// A data packet of a first window.
-    fn data(length: u32, offset: u32, len: u16) -> Self::Body;
+    fn data(length: u32, offset: u32, len: u16) -> Body<Self>;
 
     /// A packet of any type; `number` draws numbers of all magnitudes.
-    fn any_body(rng: &mut Rng, number: fn(&mut Rng) -> u32) -> Self::Body;
+    fn any_body(rng: &mut Rng, number: fn(&mut Rng) -> u32) -> Body<Self>;
 
     /// Changes other fields of a forged packet at random.
     fn corrupt(packet: Packet<Self::Header>, rng: &mut Rng) -> Packet<Self::Header>;
@@ -106,12 +106,12 @@ impl<S: DrivenSubject> Subject for S {
     }
 
     fn limited(mut config: S::Config, limits: &Limits) -> S::Config {
-        let bounds = config.bounds();
-        *bounds.max_exchanges = limits.live;
-        *bounds.max_control = limits.control;
-        *bounds.max_finished = limits.finished;
-        *bounds.max_gaps = limits.gaps;
-        *bounds.max_message_bytes = limits.message_bytes;
+        let common = config.common_mut();
+        common.max_exchanges = limits.live;
+        common.max_control = limits.control;
+        common.max_finished = limits.finished;
+        common.max_gaps = limits.gaps;
+        common.max_message_bytes = limits.message_bytes;
         config
     }
 
@@ -132,13 +132,13 @@ impl<S: DrivenSubject> Subject for S {
     }
 
     fn quiet_after(config: &S::Config) -> Span {
-        config.shared().patience * 12
+        config.common().patience * 12
     }
 
     fn forge(rng: &mut Rng, from: HostId) -> Packet<HeaderOf<S>> {
         let number = |rng: &mut Rng| match rng.below(4) {
             0 => rng.below(40) as u32,
-            1 => usual::<S>().shared().max_payload * rng.below(20) as u32,
+            1 => usual::<S>().common().max_payload * rng.below(20) as u32,
             2 => rng.below(3_000_000) as u32,
             _ => u32::MAX - rng.below(3) as u32,
         };
@@ -157,7 +157,7 @@ impl<S: DrivenSubject> Subject for S {
 }
 
 /// A packet of a one-way message from host 1 to host 0.
-pub(crate) fn forged<S: DrivenSubject>(message: MessageId, body: S::Body) -> Packet<S::Header> {
+pub(crate) fn forged<S: DrivenSubject>(message: MessageId, body: Body<S>) -> Packet<S::Header> {
     forged_by::<S>(HostId(1), message.0, true, body)
 }
 
@@ -165,11 +165,19 @@ fn forged_by<S: DrivenSubject>(
     from: HostId,
     id: u64,
     one_way: bool,
-    body: S::Body,
+    body: Body<S>,
 ) -> Packet<S::Header> {
     let config = usual::<S>();
     let header = S::new(from, &config).header(&config, Id64::new(id), one_way, body);
     Packet::new(from, HostId(0), 100, header)
+}
+
+/// The same parameters with less patience.
+pub(crate) fn impatient<P: Parameters>(mut config: P, patience: Span) -> P {
+    let common = config.common_mut();
+    common.patience = patience;
+    common.finished_for = patience + Span::from_ms(10);
+    config
 }
 
 /// Takes the trace of all packets so far.
@@ -193,8 +201,8 @@ pub(crate) fn a_late_duplicate_is_acknowledged<S: DrivenSubject>() {
 
 pub(crate) fn without_room_to_remember_nothing_new_starts<S: DrivenSubject>() {
     let mut config = usual::<S>();
-    *config.bounds().max_finished = 4;
-    let remembered = config.shared().finished_for;
+    config.common_mut().max_finished = 4;
+    let remembered = config.common().finished_for;
     let mut network = network::<S>(&config, 2, Span::from_us(1));
     for n in 1..=4 {
         submit(&mut network, 0, 1, n, 100, Kind::OneWay);
@@ -217,8 +225,8 @@ pub(crate) fn without_room_to_remember_nothing_new_starts<S: DrivenSubject>() {
 
 pub(crate) fn wrong_lengths_are_discarded<S: DrivenSubject>() {
     let mut config = usual::<S>();
-    *config.bounds().max_message_bytes = 1_000_000;
-    let full = config.shared().max_payload;
+    config.common_mut().max_message_bytes = 1_000_000;
+    let full = config.common().max_payload;
     let len = full as u16;
     let mut host = Driven::<S>::new(HostId(0), config.into());
     let mut arrive = |length, offset, len| {
@@ -245,7 +253,7 @@ pub(crate) fn wrong_lengths_are_discarded<S: DrivenSubject>() {
 
 pub(crate) fn what_a_silent_peer_began_is_forgotten<S: DrivenSubject>() {
     let config = usual::<S>();
-    let full = config.shared().max_payload;
+    let full = config.common().max_payload;
     let mut network = network::<S>(&config, 2, Span::from_us(1));
     network.set_down(1, true);
     for n in 0..100 {
@@ -253,7 +261,7 @@ pub(crate) fn what_a_silent_peer_began_is_forgotten<S: DrivenSubject>() {
         network.inject(forged::<S>(id(n), body));
     }
     assert_eq!(network.hosts[0].exchanges_under_way(), 100);
-    assert!(network.run_until(at(config.shared().patience + Span::from_ms(1))));
+    assert!(network.run_until(at(config.common().patience + Span::from_ms(1))));
     assert_eq!(network.hosts[0].exchanges_under_way(), 0);
     network.hosts[0].check_bounds();
     // The application has no event of these messages.
@@ -286,10 +294,10 @@ pub(crate) fn what_waits_for_a_host_that_stood_still_is_not_delivered_again<S: D
 
 pub(crate) fn control_packets_that_wait_are_limited<S: DrivenSubject>() {
     let mut config = usual::<S>();
-    *config.bounds().max_control = 10;
+    config.common_mut().max_control = 10;
     let mut host = Driven::<S>::new(HostId(0), config.into());
     for n in 0..1_000 {
-        let _ = host.handle_packet(Time::ZERO, 0, &forged::<S>(id(n), S::ASK));
+        let _ = host.handle_packet(Time::ZERO, 0, &forged::<S>(id(n), S::Header::ASK));
     }
     host.check_bounds();
     assert_eq!(std::iter::from_fn(|| host.poll_transmit(Time::ZERO, 0)).count(), 10);
@@ -300,7 +308,7 @@ pub(crate) fn a_window_below_the_round_trip_leaves_gaps<S: DrivenSubject>() {
     let mut network = network::<S>(&config, 2, Span::from_us(20));
     submit(&mut network, 0, 1, 1, 100_000, Kind::OneWay);
     network.run_until(at(Span::from_secs(1)));
-    let ideal = LINK.span_of(config.shared().framing().message_wire_bytes(100_000));
+    let ideal = LINK.span_of(config.common().framing().message_wire_bytes(100_000));
     assert!(network.events[0].0 > Time::ZERO + ideal * 2, "the time above is not always ideal");
 }
 

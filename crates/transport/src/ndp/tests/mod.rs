@@ -72,7 +72,7 @@ impl DrivenSubject for Ndp {
     fn line(packet: &Packet<Header>) -> String {
         let mut text = format!("{}>{} p{} ", packet.src, packet.dst, packet.priority);
         let message = MessageId(packet.header.id.get());
-        let packets = |offset| offset / Config::paper(LINK).max_payload;
+        let packets = |offset| offset / Config::paper(LINK).common.max_payload;
         let _ = match packet.header.body {
             Body::Data { message_length, offset, len, .. } => {
                 write!(text, "DATA {message} {} +{len} of {message_length}", packets(offset))

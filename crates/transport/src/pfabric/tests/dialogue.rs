@@ -5,7 +5,7 @@ use rackweave_wire::pfabric::{Body, Header};
 
 use super::{Config, PFabric};
 use crate::pfabric::Host;
-use crate::tests::driven::trace;
+use crate::tests::driven::{impatient, trace};
 use crate::tests::suite::{at, events, network, submit};
 use rackweave_core::HostId;
 
@@ -190,8 +190,7 @@ fn a_client_notices_that_its_server_forgot_the_request() {
 /// A message that waits at its own host for longer than the patience is not given up, at either end.
 #[test]
 fn a_message_that_waits_for_shorter_ones_is_kept() {
-    let config = Config { patience: MS(10), finished_for: MS(20), ..Config::paper() };
-    let config = Config { ask_interval: MS(2), ..config };
+    let config = impatient(Config { ask_interval: MS(2), ..Config::paper() }, MS(10));
     let mut network = network::<PFabric>(&config, 3, Span::ZERO);
     submit(&mut network, 0, 1, 1, 1_000_000, Kind::OneWay);
     network.run_until(at(US(100)));
@@ -211,8 +210,7 @@ fn a_message_that_waits_for_shorter_ones_is_kept() {
 /// the sender does not take the receiver for dead.
 #[test]
 fn a_message_that_a_switch_holds_back_is_not_given_up() {
-    let config = Config { patience: MS(10), finished_for: MS(20), ..Config::paper() };
-    let config = Config { ask_interval: MS(2), ..config };
+    let config = impatient(Config { ask_interval: MS(2), ..Config::paper() }, MS(10));
     let mut network = network::<PFabric>(&config, 2, Span::ZERO);
     network.lose = Some(|packet| packet.header.rank().is_some());
     submit(&mut network, 0, 1, 1, 10_000, Kind::OneWay);

@@ -10,6 +10,7 @@ use rackweave_core::{Ecn, MessageId, Packet, Rng, Span};
 use rackweave_wire::polo::{Body, Header};
 
 use super::{Config, DriveOrder, Polo};
+use crate::exchange;
 use crate::tests::driven::{DrivenSubject, driven_suite};
 use crate::tests::suite::{Expect, control_span};
 
@@ -32,7 +33,12 @@ impl DrivenSubject for Polo {
             Config { pause_only_if_full: true, ..slides() },
             Config { recovery_1: false, ..slides() },
             Config { first_window: 1, order: DriveOrder::FewestLeft, ..slides() },
-            Config { spray: true, reorder_margin: 3, wake_in_quiet_epochs: false, ..slides() },
+            Config {
+                common: exchange::Config { spray: true, ..slides().common },
+                reorder_margin: 3,
+                wake_in_quiet_epochs: false,
+                ..slides()
+            },
         ]
     }
 
@@ -91,7 +97,7 @@ impl DrivenSubject for Polo {
         let mark = |set, text| if set { text } else { "" };
         let _ = match packet.header.body {
             Body::Data { offset, len, driven, retransmit, .. } => {
-                let number = offset / Config::slides().max_payload;
+                let number = offset / Config::slides().common.max_payload;
                 let (driven, retransmitted) =
                     (mark(driven, " driven"), mark(retransmit, " retransmit"));
                 write!(text, "DATA {message} {number} +{len}{driven}{retransmitted}")

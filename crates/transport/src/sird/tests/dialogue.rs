@@ -5,7 +5,7 @@ use rackweave_wire::sird::{Body, Header};
 
 use super::{Config, Sird, paper};
 use crate::sird::Host;
-use crate::tests::driven::trace;
+use crate::tests::driven::{impatient, trace};
 use crate::tests::suite::{at, events, network, submit};
 
 const US: fn(u64) -> Span = Span::from_us;
@@ -184,8 +184,8 @@ fn a_client_notices_that_its_server_forgot_the_request() {
 /// A message that waits at its own host for longer than the patience is not given up, at either end.
 #[test]
 fn a_message_that_waits_for_shorter_ones_is_kept() {
-    let config = Config { patience: MS(10), finished_for: MS(20), ..paper() };
-    let config = Config { max_request_interval: MS(2), srpt_percent: 100, ..config };
+    let config = Config { max_request_interval: MS(2), srpt_percent: 100, ..paper() };
+    let config = impatient(config, MS(10));
     let mut network = network::<Sird>(&config, 3, Span::ZERO);
     submit(&mut network, 0, 1, 1, 1_000_000, Kind::OneWay);
     network.run_until(at(US(100)));

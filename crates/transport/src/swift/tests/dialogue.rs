@@ -5,7 +5,7 @@ use rackweave_wire::swift::{Body, Header, Sack};
 
 use super::{Config, Swift};
 use crate::swift::Host;
-use crate::tests::driven::{forged, trace};
+use crate::tests::driven::{forged, impatient, trace};
 use crate::tests::suite::{at, events, id, network, submit};
 
 const US: fn(u64) -> Span = Span::from_us;
@@ -214,10 +214,9 @@ fn a_message_that_waits_for_its_turn_is_kept() {
         per_hop: Span::ZERO,
         scaling_range: Span::ZERO,
         beta_permille: 1000,
-        patience: MS(50),
-        finished_for: MS(60),
         ..Config::htsim()
     };
+    let config = impatient(config, MS(50));
     let mut network = network::<Swift>(&config, 2, US(20));
     // At the smallest window a packet is sent every 10 ms: each message has a turn every 100 ms.
     for n in 1..=10 {
@@ -235,7 +234,7 @@ fn a_message_that_waits_for_its_turn_is_kept() {
 /// message nor its flow has that packet to send again then; what the receiver misses when it is probed has not arrived.
 #[test]
 fn a_probed_receiver_gets_what_it_misses() {
-    let config = Config { patience: MS(50), finished_for: MS(60), ..Config::htsim() };
+    let config = impatient(Config::htsim(), MS(50));
     let mut network = network::<Swift>(&config, 2, US(1));
     network.lose = Some(|packet| matches!(packet.header.body, Body::Data { number: 3, .. }));
     submit(&mut network, 0, 1, 1, 3 * 1_460, Kind::OneWay);

@@ -118,7 +118,7 @@ impl DrivenSubject for Uet {
         let message = MessageId(packet.header.id.get());
         let _ = match packet.header.body {
             Body::Data { offset, pull_target, ack_request, retransmitted, speculative, .. } => {
-                let packet = offset / Config::eqds(LINK).max_payload;
+                let packet = offset / Config::eqds(LINK).common.max_payload;
                 let flags: String = [(speculative, 's'), (retransmitted, 'r'), (ack_request, 'a')]
                     .iter()
                     .filter_map(|(set, letter)| set.then_some(*letter))
