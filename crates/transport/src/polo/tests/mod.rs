@@ -5,6 +5,7 @@ mod path;
 mod robust;
 
 use std::fmt::Write as _;
+use std::ops::Range;
 
 use rackweave_core::{Ecn, MessageId, Packet, Rng, Span};
 use rackweave_wire::polo::{Body, Header};
@@ -22,6 +23,23 @@ impl DrivenSubject for Polo {
         Expect { overtaking: control_span(), acknowledgement: control_span(), ..Expect::RELIABLE };
 
     const COMPLETE: &str = "h1>h0 p7 COMPLETE 1";
+
+    const REPEATED: &[&str] = &[
+        "h1>h0 p7 COMPLETE 1",
+        "h0>h1 p7 ADJOINT 1 sent 1 epoch 0 timeout",
+        "h1>h0 p7 COMPLETE 1",
+    ];
+
+    const KNOWN: &str = "COMPLETE 1";
+
+    /// The first window, and an adjoint packet at each timeout: after 1, 2, 4 and then 8 ms, with random spreading.
+    const TO_NOBODY: Range<usize> = 4 + 100..4 + 200;
+
+    const MIDWAY: (&[u64], Span) = (&[500_000], Span::from_us(100));
+
+    fn small() -> Config {
+        dialogue::small()
+    }
 
     /// The protocol of the slides, and its variants.
     fn variants() -> Vec<Config> {
