@@ -8,9 +8,10 @@ use rackweave_lab::output::OutputDir;
 
 use crate::args::CalibrateArgs;
 use crate::progress::Progress;
-use crate::run::{stop_on_ctrl_c, warn};
+use crate::run::warn;
+use crate::shell::signal::stop_on_ctrl_c;
+use crate::shell::{exit, print};
 use crate::testbed::worker_command;
-use crate::{exit, print};
 
 pub(crate) fn calibrate(args: &CalibrateArgs) -> miette::Result<u8> {
     if let Some(file) = &args.file {
@@ -21,7 +22,7 @@ pub(crate) fn calibrate(args: &CalibrateArgs) -> miette::Result<u8> {
     let command = worker_command()?;
     let request = Request { overlay: args.overlay, rounds: args.rounds, command };
     let calibration = Arc::new(Calibration::new(request));
-    stop_on_ctrl_c(&calibration, Calibration::is_cancelled, Calibration::cancel)?;
+    stop_on_ctrl_c(&calibration, Calibration::cancel)?;
     let watched = Arc::clone(&calibration);
     let progress = Progress::drawn(!args.quiet, move |_| {
         let (fraction, load) = watched.progress();

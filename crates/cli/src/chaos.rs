@@ -10,8 +10,9 @@ use rackweave_lab::chaos::{self, Chaos, Product, Report};
 use rackweave_lab::output::OutputDir;
 
 use crate::progress::Progress;
-use crate::run::{stop_on_ctrl_c, warn};
-use crate::{exit, print};
+use crate::run::warn;
+use crate::shell::signal::stop_on_ctrl_c;
+use crate::shell::{exit, print};
 
 /// Run random scenarios with random faults, and check what must hold in all of them.
 ///
@@ -99,7 +100,7 @@ pub(crate) fn chaos(args: &ChaosArgs) -> miette::Result<u8> {
         return print(&chaos::scenario(product, first));
     }
     let chaos = Arc::new(Chaos::new(product, first, seeds));
-    stop_on_ctrl_c(&chaos, Chaos::is_cancelled, Chaos::cancel)?;
+    stop_on_ctrl_c(&chaos, Chaos::cancel)?;
     let progress = Progress::start(&chaos, Chaos::progress, true);
     let report = chaos.run(args.jobs.map(usize::from));
     drop(progress);

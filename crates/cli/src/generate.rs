@@ -8,7 +8,7 @@ use clap_complete::Shell;
 use clap_mangen::Man;
 
 use crate::args::Args;
-use crate::{exit, print};
+use crate::shell::{exit, print};
 
 /// Print the completions of a shell on standard output.
 #[derive(Debug, clap::Args)]

@@ -9,8 +9,9 @@ use rackweave_lab::paper::{ClaimResults, Request, Session};
 
 use crate::args::PaperArgs;
 use crate::progress::Progress;
-use crate::run::{PLAIN_WIDTH, host_set, quoted, stop_on_ctrl_c, warn};
-use crate::{exit, print};
+use crate::run::{PLAIN_WIDTH, host_set, quoted, warn};
+use crate::shell::signal::stop_on_ctrl_c;
+use crate::shell::{exit, print};
 
 /// The widest line that is printed; longer ones are hard to read on any terminal.
 const WIDEST: usize = 120;
@@ -39,7 +40,7 @@ pub(crate) fn paper(args: &PaperArgs) -> miette::Result<u8> {
     }
     let out = args.out.clone().unwrap_or_else(|| PathBuf::from("out/papers"));
     let out = OutputDir::prepare(&out)?;
-    stop_on_ctrl_c(&session, Session::is_cancelled, Session::cancel)?;
+    stop_on_ctrl_c(&session, Session::cancel)?;
     let progress = Progress::start(&session, Session::progress, true);
     let results = session.run(args.jobs.map(usize::from), &out, &command_line(args));
     drop(progress);

@@ -5,7 +5,8 @@ use std::path::PathBuf;
 use rackweave_lab::output::OutputDir;
 use rackweave_lab::redraw::Redrawn;
 
-use crate::{exit, print, run};
+use crate::run;
+use crate::shell::{exit, print};
 
 /// Draw the report of finished results again, or one report on several.
 ///

@@ -1,12 +1,12 @@
 //! `rackweave rpc serve` and `rackweave rpc bench`.
 
-use std::io::{IsTerminal, Write};
-use std::net::{SocketAddr, ToSocketAddrs};
+use std::io::IsTerminal;
+use std::net::SocketAddr;
 use std::path::PathBuf;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
+use crate::shell::signal::Interrupt;
+use crate::shell::{events, exit, print, status, values};
 use clap::{Subcommand, ValueEnum};
 use rackweave_core::{Bytes, Rate, Span};
 use rackweave_lab::deploy::Deployment;
@@ -15,8 +15,6 @@ use rackweave_rpc_bench::{
     Bench, BenchConfig, BenchError, Custom, Load, Mode, Network, Profile, ServeConfig, Server,
     Setup, Sizes, Transport, report,
 };
-
-use crate::{exit, print};
 
 /// Default port of servers, the same as `cp_node`'s.
 const PORT: u16 = 4000;
@@ -49,7 +47,7 @@ pub(crate) struct SetupArgs {
     #[arg(long = "set", value_name = "KEY=VALUE", requires = "scenario")]
     sets: Vec<String>,
     /// Rate of this host's link, which Homa and Polo do not exceed.
-    #[arg(long, value_name = "RATE", default_value = "10 Gbps", value_parser = crate::positive_rate)]
+    #[arg(long, value_name = "RATE", default_value = "10 Gbps", value_parser = values::positive_rate)]
     link: Rate,
     /// Poll for this many microseconds before sleeping.
     #[arg(long, value_name = "US", default_value_t = 0)]
@@ -165,7 +163,7 @@ pub(crate) struct BenchArgs {
     /// Seed of lengths, contents and times.
     #[arg(long, value_name = "N", default_value_t = 1)]
     seed: u64,
-    /// Print only one JSON document, at the end.
+    /// Print only one line of JSON, at the end.
     #[arg(long)]
     json: bool,
 }
@@ -219,7 +217,7 @@ impl SetupArgs {
         let Deployment { name, config, link, kernel_tcp, notes } =
             Deployment::load(scenario, &self.sets)?;
         for note in notes {
-            print_status(&format!("note: {note}\n"));
+            status(&format!("note: {note}\n"));
         }
         Ok(match kernel_tcp {
             Some(congestion) => {
@@ -242,11 +240,7 @@ fn bytes(text: &str) -> Result<u64, String> {
 
 /// Parses an address or name, with or without a port.
 fn address(text: &str) -> Result<SocketAddr, String> {
-    let mut found = text
-        .to_socket_addrs()
-        .or_else(|_| (text.trim_matches(['[', ']']), PORT).to_socket_addrs())
-        .map_err(|_| crate::not_an_address(text))?;
-    found.next().ok_or_else(|| crate::not_an_address(text))
+    values::address(text, PORT)
 }
 
 pub(crate) fn rpc(command: RpcCommand) -> miette::Result<u8> {
@@ -254,19 +248,6 @@ pub(crate) fn rpc(command: RpcCommand) -> miette::Result<u8> {
         RpcCommand::Serve(args) => serve(args),
         RpcCommand::Bench(args) => bench(*args),
     }
-}
-
-/// A flag that Ctrl-C sets. A second Ctrl-C ends the process.
-fn interrupted() -> miette::Result<Arc<AtomicBool>> {
-    let flag = Arc::new(AtomicBool::new(false));
-    let set = Arc::clone(&flag);
-    ctrlc::set_handler(move || {
-        if set.swap(true, Ordering::Relaxed) {
-            std::process::exit(i32::from(exit::INTERRUPTED));
-        }
-    })
-    .map_err(|error| miette::miette!("cannot listen for Ctrl-C: {error}"))?;
-    Ok(flag)
 }
 
 /// The exit code for a run that could not start: 2 for wrong usage, 1 if the system refused.
@@ -278,16 +259,11 @@ fn refused(error: &BenchError) -> miette::Result<u8> {
         | BenchError::Dump { .. }
         | BenchError::Thread(_)
         | BenchError::Tcp(_) => {
-            print_status(&format!("error: {error}\n"));
+            status(&format!("error: {error}\n"));
             Ok(exit::FAILED)
         }
         _ => Err(miette::miette!("{error}")),
     }
-}
-
-fn print_status(text: &str) {
-    // If stderr is closed, the text cannot be reported anywhere.
-    let _ = std::io::stderr().lock().write_all(text.as_bytes());
 }
 
 /// Waits for [`POLL_INTERVAL`].
@@ -302,7 +278,7 @@ fn clock() -> Instant {
 }
 
 fn serve(args: ServeArgs) -> miette::Result<u8> {
-    let interrupted = interrupted()?;
+    let interrupt = Interrupt::watch()?;
     let last_port = u32::from(args.listen.port()) + u32::from(args.ports) - 1;
     if last_port > u32::from(u16::MAX) {
         return Err(miette::miette!("--ports {} exceeds port 65535", args.ports));
@@ -323,15 +299,13 @@ fn serve(args: ServeArgs) -> miette::Result<u8> {
     }
     if config.allow.is_empty() {
         if !config.listen.ip().is_loopback() {
-            print_status("note: serving clients on this host only; use --allow to serve others\n");
+            status("note: serving clients on this host only; use --allow to serve others\n");
         }
     } else if config.setup.key.is_none() {
-        print_status(
-            "note: nothing is encrypted; anyone on the path can read and forge messages\n",
-        );
+        status("note: nothing is encrypted; anyone on the path can read and forge messages\n");
     }
     let (mut before, mut since) = (server.served(), clock());
-    while !interrupted.load(Ordering::Relaxed) {
+    while !interrupt.is_set() {
         pause();
         if server.is_broken() {
             break;
@@ -348,7 +322,7 @@ fn serve(args: ServeArgs) -> miette::Result<u8> {
     match server.stop() {
         Ok(()) => Ok(exit::DONE),
         Err(error) => {
-            print_status(&format!("error: the server failed: {error}\n"));
+            status(&format!("error: the server failed: {error}\n"));
             Ok(exit::FAILED)
         }
     }
@@ -415,14 +389,14 @@ impl BenchArgs {
 }
 
 fn bench(args: BenchArgs) -> miette::Result<u8> {
-    let interrupted = interrupted()?;
+    let interrupt = Interrupt::watch()?;
     let json = args.json;
     let config = match args.config()? {
         Ok(config) => config,
         Err(error) => return refused(&error),
     };
     for server in config.servers.iter().filter(|server| config.setup.is_refused(**server)) {
-        print_status(&format!(
+        status(&format!(
             "note: no process listens at {server}, its host says; waiting for one for some seconds\n"
         ));
     }
@@ -436,7 +410,7 @@ fn bench(args: BenchArgs) -> miette::Result<u8> {
     let mut since = clock();
     while !bench.is_done() {
         pause();
-        if interrupted.load(Ordering::Relaxed) {
+        if interrupt.is_set() {
             bench.stop();
         }
         if since.elapsed() >= Duration::from_secs(1) {
@@ -455,7 +429,7 @@ fn bench(args: BenchArgs) -> miette::Result<u8> {
                 report::clients_line(&name, &interval)
             };
             if json {
-                print_status(&line);
+                status(&line);
             } else {
                 print(&line)?;
             }
@@ -466,20 +440,20 @@ fn bench(args: BenchArgs) -> miette::Result<u8> {
         Ok(summary) => summary,
         Err(error) => return refused(&error),
     };
-    let stopped = interrupted.load(Ordering::Relaxed);
+    let stopped = interrupt.is_set();
     if json {
-        print(&format!("{:#}\n", report::to_json(&config, &summary)))?;
+        events::emit("result", report::to_json(&config, &summary))?;
     } else if summary.all.calls() > 0 || summary.all.bytes_out > 0 {
         print(&report::summary(&config, &summary))?;
     }
     for trouble in &summary.troubles {
         // After Ctrl-C, missing answers need no explanation.
         if !stopped {
-            print_status(&format!("error: {trouble}\n"));
+            status(&format!("error: {trouble}\n"));
         }
     }
     if summary.corrupt > 0 {
-        print_status(&format!("error: {} responses differ from what was sent\n", summary.corrupt));
+        status(&format!("error: {} responses differ from what was sent\n", summary.corrupt));
     }
     let failed = summary.all.failures.values().sum::<u64>();
     if failed > 0 && summary.troubles.is_empty() {
@@ -489,7 +463,7 @@ fn bench(args: BenchArgs) -> miette::Result<u8> {
             .iter()
             .map(|(reason, count)| format!("{reason}: {count}"))
             .collect();
-        print_status(&format!("error: {failed} requests failed ({})\n", reasons.join(", ")));
+        status(&format!("error: {failed} requests failed ({})\n", reasons.join(", ")));
     }
     Ok(match (stopped, summary.is_good()) {
         (true, _) => exit::INTERRUPTED,

@@ -4,7 +4,6 @@ use std::io::{IsTerminal, Write};
 use std::path::Path;
 use std::sync::Arc;
 
-use miette::Context;
 use miette::IntoDiagnostic as _;
 use rackweave_lab::command_line;
 pub(crate) use rackweave_lab::command_line::quoted;
@@ -17,7 +16,8 @@ use rackweave_lab::{Batch, Results, Scenario};
 
 use crate::args::{MergeArgs, RunArgs};
 use crate::progress::Progress;
-use crate::{exit, print};
+use crate::shell::signal::stop_on_ctrl_c;
+use crate::shell::{exit, print};
 
 /// The note that is printed after Ctrl-C.
 const INTERRUPTED: &str = "Interrupted: points that were not finished are missing.";
@@ -42,7 +42,7 @@ pub(crate) fn run(args: RunArgs) -> miette::Result<u8> {
         scenario.one_thread().for_each(|note| warn(&format!("note: {note}")));
     }
     let batch = Arc::new(Batch::new(scenario).with_threads(threads));
-    stop_on_ctrl_c(&batch, Batch::is_cancelled, Batch::cancel)?;
+    stop_on_ctrl_c(&batch, Batch::cancel)?;
     let progress = Progress::start(&batch, Batch::progress, !args.quiet);
     let jobs = args.jobs.map(usize::from);
     let results = if args.resume || args.shard.is_some() {
@@ -180,23 +180,6 @@ pub(crate) fn exit_code(results: &Results) -> u8 {
     } else {
         exit::DONE
     }
-}
-
-/// The first Ctrl-C stops the run and keeps the finished points; the second ends the process.
-pub(crate) fn stop_on_ctrl_c<T: Send + Sync + 'static>(
-    work: &Arc<T>,
-    is_cancelled: fn(&T) -> bool,
-    cancel: fn(&T),
-) -> miette::Result<()> {
-    let work = Arc::clone(work);
-    ctrlc::set_handler(move || {
-        if is_cancelled(&work) {
-            std::process::exit(i32::from(exit::INTERRUPTED));
-        }
-        cancel(&work);
-    })
-    .map_err(|error| miette::miette!("{error}"))
-    .wrap_err("cannot listen for Ctrl-C")
 }
 
 pub(crate) fn table(results: &Results, out: &OutputDir) -> String {

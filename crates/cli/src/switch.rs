@@ -15,19 +15,19 @@ use std::sync::atomic::Ordering;
 use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::time::Duration;
 
-use miette::{Context, IntoDiagnostic, miette};
-use rackweave_core::{HostId, Span, Time, frame};
+use miette::miette;
+use rackweave_core::{HostId, Time, frame};
 use rackweave_lab::Scenario;
 use rackweave_lab::scenario::{FabricFile, Hosts};
 use rackweave_lab::systems::{ProgramName, ProgramOptions, Systems};
 use rackweave_linux::switch::{Control, Edge, Switch, SwitchConfig};
 use rackweave_switch::config::{
-    BufferConfig, FabricConfig, Fault, FaultKind, FaultPlace, Move, Routing,
-    SwitchConfig as OneSwitch, Topology, TrimConfig,
+    FabricConfig, Fault, FaultKind, FaultPlace, Move, SwitchConfig as OneSwitch, TrimConfig,
 };
 
 use self::args::{LinkArgs, PollArgs, ShowArgs, SwitchArgs};
-use crate::{exit, print};
+use crate::shell::signal::Interrupt;
+use crate::shell::{events, exit, print, status};
 
 /// The bytes that a full packet occupies on the link.
 const FULL_PACKET: u64 = frame::wire_bytes(frame::MTU) as u64;
@@ -60,9 +60,7 @@ pub(crate) fn run(
         listener.serve(switch.fabric(), &control)?;
     }
     let shared = Arc::clone(&control);
-    ctrlc::set_handler(move || shared.stop.store(true, Ordering::Relaxed))
-        .into_diagnostic()
-        .wrap_err("cannot listen for Ctrl-C")?;
+    Interrupt::watch_with(move || shared.stop.store(true, Ordering::Relaxed))?;
     print_addresses(&edges, &switch);
     let (ended, end) = channel();
     let shared = Arc::clone(&control);
@@ -86,7 +84,7 @@ pub(crate) fn run(
     }
     let (result, report) = running.join().map_err(|_| miette!("the switch has failed"))?;
     if show.json {
-        print(&format!("{:#}\n", show::json(&report)))?;
+        events::emit("result", show::json(&report))?;
     } else {
         print(&show::summary(&report))?;
     }
@@ -104,21 +102,15 @@ pub(crate) fn until_interrupted(
     mut every_second: impl FnMut() -> miette::Result<()>,
 ) -> miette::Result<()> {
     let (ended, end) = channel();
-    let handler = move || {
+    Interrupt::watch_with(move || {
         // If the receiver is gone, the command is ending anyway.
         let _ = ended.send(());
-    };
-    ctrlc::set_handler(handler).into_diagnostic().wrap_err("cannot listen for Ctrl-C")?;
-    print_status("ready\n");
+    })?;
+    status("ready\n");
     while end.recv_timeout(Duration::from_secs(1)) == Err(RecvTimeoutError::Timeout) {
         every_second()?;
     }
     Ok(())
-}
-
-fn print_status(text: &str) {
-    // If stderr is closed, the text cannot be reported anywhere.
-    let _ = std::io::stderr().lock().write_all(text.as_bytes());
 }
 
 /// Prints to stderr the address to which each host must send.
@@ -251,26 +243,16 @@ fn single_switch(args: &SwitchArgs) -> miette::Result<FabricConfig> {
 /// One switch with this many hosts.
 pub(crate) fn one_switch(hosts: u32, args: &LinkArgs) -> FabricConfig {
     let bytes = args.buffer.0;
-    FabricConfig {
-        topology: Topology::SingleSwitch { hosts, host_link: args.link },
-        host_link_delay: args.delay,
-        host_link_delays: Vec::new(),
-        core_link_delay: Span::ZERO,
-        host_send_delay: Span::ZERO,
-        host_receive_delay: Span::ZERO,
-        switch: OneSwitch {
-            latency: args.latency,
-            buffer: match args.shared_buffer {
-                true => BufferConfig::Shared { bytes, alpha: 1.0 },
-                false => BufferConfig::PerPort { bytes },
-            },
-            ecn_threshold_bytes: args.ecn.map(|size| size.0),
-            priorities: true,
-            trim: None,
-            options: Default::default(),
-            routing: Routing::Transport,
-        },
-    }
+    let mut switch = OneSwitch::default().with_latency(args.latency);
+    switch = match args.shared_buffer {
+        true => switch.with_shared_buffer(bytes, 1.0),
+        false => switch.with_buffer(bytes),
+    };
+    switch.ecn_threshold_bytes = args.ecn.map(|size| size.0);
+    FabricConfig::single_switch(hosts, args.link)
+        .with_link_delay(args.delay)
+        .without_host_delays()
+        .with_switch(switch)
 }
 
 /// A fabric, and what happens to it.

@@ -8,7 +8,8 @@ use rackweave_lab::testbed::{Testbed, WorkerCommand, worker_main};
 
 use crate::args::{TestbedArgs, WorkerArgs};
 use crate::progress::Progress;
-use crate::run::{exit_code, finish, quoted, stop_on_ctrl_c, warn};
+use crate::run::{exit_code, finish, quoted, warn};
+use crate::shell::signal::stop_on_ctrl_c;
 
 pub(crate) fn testbed(args: &TestbedArgs) -> miette::Result<u8> {
     let worker = worker_command()?;
@@ -19,7 +20,7 @@ pub(crate) fn testbed(args: &TestbedArgs) -> miette::Result<u8> {
     let out = OutputDir::prepare(&out)?.with_parquet(args.parquet)?;
     let command = command_line(args, scenario.seed);
     let testbed = Arc::new(testbed);
-    stop_on_ctrl_c(&testbed, Testbed::is_cancelled, Testbed::cancel)?;
+    stop_on_ctrl_c(&testbed, Testbed::cancel)?;
     let progress = Progress::start_real(&testbed, Testbed::progress, !args.quiet);
     let results = testbed.run();
     drop(progress);

@@ -31,8 +31,7 @@
 //! - [`TcpEndpoint`]: the same calls and events over the kernel's TCP. [`AnyEndpoint`] is either.
 //! - [`switch`]: the switches of a fabric at real rates, between UDP ports or interfaces. They run the programs of a
 //!   group system ([`rackweave_switch::system`]), of which this crate knows none.
-//! - [`netns`]: hosts as network namespaces.
-//! - [`tc`]: programs in the kernel, at interfaces.
+//! - [`capability`]: what this process may do. [`netns`]: hosts as network namespaces.
 //! - [`Clock`]: the only place that reads the time. [`wait`]: sleeping until a socket is ready or a time has come.
 //!   [`random()`]: secrets.
 //! - [`sys`]: sockets with batches, segmentation offload and traffic classes. All unsafe code is here.
@@ -45,6 +44,7 @@ compile_error!(
 );
 
 mod any;
+pub mod capability;
 mod clock;
 mod driver;
 pub mod endpoint;
@@ -53,7 +53,6 @@ pub mod netns;
 mod random;
 pub mod switch;
 pub mod sys;
-pub mod tc;
 #[cfg(test)]
 mod test_spaces;
 pub mod wait;

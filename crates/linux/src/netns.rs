@@ -21,6 +21,7 @@ use rackweave_core::{HostId, Rate, Span, frame};
 use rackweave_wire::frame::{ip_address, mac_address};
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 
+use crate::capability::Capability;
 use crate::sys::ethtool;
 
 /// The name of a host's interface.
@@ -108,21 +109,8 @@ pub fn check() -> Result<(), NetnsError> {
             return Err(NetnsError::NoProgram(program));
         }
     }
-    let both = has_capability(CAP_NET_ADMIN) && has_capability(CAP_SYS_ADMIN);
+    let both = Capability::NetAdmin.is_held() && Capability::SysAdmin.is_held();
     if both { Ok(()) } else { Err(NetnsError::NoRights) }
-}
-
-/// Numbers of capabilities, from linux/capability.h.
-pub(crate) const CAP_NET_ADMIN: u32 = 12;
-pub(crate) const CAP_SYS_ADMIN: u32 = 21;
-pub(crate) const CAP_BPF: u32 = 39;
-
-/// Whether this process has a capability.
-pub(crate) fn has_capability(number: u32) -> bool {
-    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
-    let effective = status.lines().find_map(|line| line.strip_prefix("CapEff:"));
-    let effective = effective.and_then(|bits| u64::from_str_radix(bits.trim(), 16).ok());
-    effective.is_some_and(|bits| bits >> number & 1 == 1)
 }
 
 /// Moves the calling thread, and threads and processes that it starts afterwards, into a namespace.

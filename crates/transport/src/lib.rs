@@ -55,4 +55,4 @@ pub mod uet;
 
 pub use exchange::InvalidConfig;
 pub use machine::{Machine, TransportConfig};
-pub use profile::{Feedback, Profile};
+pub use profile::{CountedFeedback, Feedback, Profile};

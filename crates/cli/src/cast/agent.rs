@@ -27,8 +27,8 @@ use serde_json::json;
 use super::fabric::RackArgs;
 use super::flow::FlowArgs;
 use super::outcome::{Outcome, is_complete, state};
-use super::{AGENT_SOCKET, CommonArgs, host, interrupted, print_status};
-use crate::exit;
+use super::{AGENT_SOCKET, CommonArgs, host, interrupted};
+use crate::shell::{escaped, exit, status};
 
 /// Serve applications of this host: streams in and out through a Unix socket.
 ///
@@ -126,7 +126,7 @@ pub(crate) fn agent(args: &AgentArgs) -> miette::Result<u8> {
         None => match make_runtime_folder() {
             Ok(folder) => folder.join(AGENT_SOCKET),
             Err(error) => {
-                print_status(&format!("error: {error}; give --socket\n"));
+                status(&format!("error: {error}; give --socket\n"));
                 return Ok(exit::FAILED);
             }
         },
@@ -138,23 +138,19 @@ pub(crate) fn agent(args: &AgentArgs) -> miette::Result<u8> {
                 Ok(_) => format!("; another agent answers at {}", path.display()),
                 Err(_) => String::new(),
             };
-            print_status(&format!("error: {error}{other}\n"));
+            status(&format!("error: {error}{other}\n"));
             return Ok(exit::FAILED);
         }
     };
     let control = match ControlSocket::open(&path, engine.waker()) {
         Ok(control) => control,
         Err(error) => {
-            print_status(&format!("error: {error}\n"));
+            status(&format!("error: {error}\n"));
             return Ok(exit::FAILED);
         }
     };
     let interrupted = interrupted(engine.waker())?;
-    print_status(&format!(
-        "agent at {}, control socket at {}\n",
-        engine.local_addr(),
-        path.display()
-    ));
+    status(&format!("agent at {}, control socket at {}\n", engine.local_addr(), path.display()));
     let mut serving = Serving { args, state, applications, replies: BTreeMap::new() };
     loop {
         let until = engine.turn().map_err(|error| miette!("the socket failed: {error}"))?;
@@ -217,7 +213,7 @@ impl Serving<'_> {
             }
             EngineEvent::ReceiveFailed { from, error, reason, .. } => {
                 let why = error.map_or_else(|| format!("{reason:?}"), |it| it.to_string());
-                print_status(&format!("a stream from {from} failed: {}\n", crate::escaped(&why)));
+                status(&format!("a stream from {from} failed: {}\n", escaped(&why)));
             }
             _ => {}
         }

@@ -14,11 +14,12 @@ use rackweave_cast::source::{Payload, Source};
 use rackweave_linux::sys::{connect_to_own, standard_input};
 use serde_json::Value;
 
+use super::agent_socket;
 use super::args::{ReceiveArgs, SendArgs, Target};
 use super::outcome::report;
 use super::receive::{SUCCESSOR_TIMEOUT, note_successor};
-use super::{Interrupted, agent_socket, print_status, size};
-use crate::{exit, print};
+use crate::shell::signal::Interrupt;
+use crate::shell::{events, exit, print, size, status};
 
 /// The number of bytes that are written to the socket at a time.
 const PIECE: u64 = 1 << 16;
@@ -35,7 +36,7 @@ pub(super) fn fallback(error: &EngineError) -> Option<PathBuf> {
         Ok(path) => return Some(path),
         Err(error) => no_agent(agent_socket().ok().as_deref(), &error),
     };
-    print_status(&format!(
+    status(&format!(
         "error: UDP port {} is in use, and {why}: give the agent's --socket, or stop the program that uses the port \
          (a host runs one `cast receive` or `cast agent` per port)\n",
         address.port(),
@@ -72,7 +73,7 @@ fn no_agent(path: Option<&Path>, error: &io::Error) -> String {
 }
 
 fn failed(path: &Path, error: &io::Error) -> u8 {
-    print_status(&format!("error: {}\n", no_agent(Some(path), error)));
+    status(&format!("error: {}\n", no_agent(Some(path), error)));
     exit::FAILED
 }
 
@@ -90,18 +91,15 @@ pub(super) fn receive(
     }
     let once = args.once;
     // Received data is on disk already, and the agent notices that the connection is gone.
-    ctrlc::set_handler(move || {
-        std::process::exit(i32::from(if once { exit::INTERRUPTED } else { exit::DONE }));
-    })
-    .map_err(|error| miette!("cannot listen for Ctrl-C: {error}"))?;
+    Interrupt::watch_with(move || exit::now(if once { exit::INTERRUPTED } else { exit::DONE }))?;
     if !args.common.quiet && !args.common.json {
-        print_status(&format!("receiving at {}, through the agent of this host\n", path.display()));
+        status(&format!("receiving at {}, through the agent of this host\n", path.display()));
     }
     loop {
         let offered = match request(path, &receive.line()).and_then(wait) {
             Ok(Ok(offered)) => offered,
             Ok(Err(error)) => {
-                print_status(&format!("error: the agent at {}: {error}\n", path.display()));
+                status(&format!("error: the agent at {}: {error}\n", path.display()));
                 return Ok(exit::FAILED);
             }
             Err(error) => return Ok(failed(path, &error)),
@@ -115,7 +113,7 @@ pub(super) fn receive(
         std::thread::spawn(move || {
             let never = || Err(ErrorKind::Unsupported.into());
             if let Err(error) = one(&args, &target, offered, &never) {
-                print_status(&format!("error: {error}\n"));
+                status(&format!("error: {error}\n"));
             }
         });
     }
@@ -172,7 +170,7 @@ pub(super) fn send(
     path: &Path,
     mut send: SendRequest,
     source: Option<Box<dyn Source>>,
-    interrupted: &Interrupted,
+    interrupted: &Interrupt,
 ) -> miette::Result<u8> {
     if let Some(source) = &source {
         let length = source.end().unwrap_or(0);
@@ -186,7 +184,10 @@ pub(super) fn send(
         ),
     };
     // The agent takes a connection that is closed before the end for a stream that has failed.
-    interrupted.exits("interrupted: unless the agent has all bytes already, it ends the transfer; receivers keep partial files\n");
+    interrupted.on_first(|| {
+        status("interrupted: unless the agent has all bytes already, it ends the transfer; receivers keep partial files\n");
+        exit::now(exit::INTERRUPTED);
+    });
     let mut stream = match request(path, &send.line()) {
         Ok(stream) => stream,
         Err(error) => return Ok(failed(path, &error)),
@@ -207,7 +208,7 @@ pub(super) fn send(
     let answer = match (answer, written) {
         (Ok(answer), _) => answer,
         (Err(error), Ok(())) | (Err(_), Err(error)) => {
-            print_status(&format!(
+            status(&format!(
                 "error: the agent at {} closed the connection: {error}\n",
                 path.display()
             ));
@@ -215,20 +216,20 @@ pub(super) fn send(
         }
     };
     let printed = if args.common.json {
-        print(&format!("{answer:#}\n"))?
+        events::emit("result", answer.clone())?
     } else if args.common.quiet {
         exit::DONE
     } else {
         print(&text(&answer))?
     };
     if let Some(error) = answer["error"].as_str() {
-        print_status(&format!("error: {error}\n"));
+        status(&format!("error: {error}\n"));
     }
     for receiver in answer["receivers"].as_array().into_iter().flatten() {
         let (host, state) = (&receiver["host"], &receiver["state"]);
         if state != "complete" {
             let word = |value: &Value| value.as_str().unwrap_or("?").to_owned();
-            print_status(&format!("error: {}: incomplete: {}\n", word(host), word(state)));
+            status(&format!("error: {}: incomplete: {}\n", word(host), word(state)));
         }
     }
     Ok(if answer["complete"] == true { printed } else { exit::FAILED })

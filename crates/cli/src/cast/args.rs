@@ -14,6 +14,7 @@ use rackweave_group::orca::host::Spread;
 use super::fabric::RackArgs;
 use super::flow::fec_block;
 use super::{CommonArgs, address, group, host};
+use crate::shell::values;
 
 /// Send files, or standard input, to many hosts at once.
 ///
@@ -56,7 +57,7 @@ pub(crate) struct SendArgs {
     #[arg(long, value_name = "K", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=256))]
     pub(super) processes: u32,
     /// Maximum sending rate in bits per second, such as "500 Mbps" (default: as fast as receivers and links allow).
-    #[arg(long, value_name = "RATE", value_parser = crate::positive_rate)]
+    #[arg(long, value_name = "RATE", value_parser = values::positive_rate)]
     pub(super) rate: Option<Rate>,
     /// Largest IP packet in bytes, headers included (default: the smallest MTU of the routes to the receivers).
     #[arg(long, value_name = "BYTES", value_parser = clap::value_parser!(u32).range(256..=65_000))]
@@ -98,7 +99,8 @@ pub(super) struct Receivers(pub(super) Vec<SocketAddr>);
 /// Parses a receiver, or `@FILE`: one receiver per line, with comments after `#`.
 fn receivers(text: &str) -> Result<Receivers, String> {
     let Some(path) = text.strip_prefix('@') else { return Ok(Receivers(vec![address(text)?])) };
-    let content = crate::read_list(path).map_err(|error| format!("cannot read {path}: {error}"))?;
+    let content =
+        values::read_list(path).map_err(|error| format!("cannot read {path}: {error}"))?;
     let mut found = Vec::new();
     for (index, line) in content.lines().enumerate() {
         let line = line.split('#').next().unwrap_or_default().trim();

@@ -20,8 +20,8 @@ use serde_json::json;
 
 use super::args::{MethodArg, ReceiveArgs, SendArgs, Target};
 use super::outcome::{is_complete, report, state};
-use super::{Interrupted, print_status, rate, size};
-use crate::{exit, print};
+use crate::shell::signal::Interrupt;
+use crate::shell::{events, exit, print, rate, size, status};
 
 /// The interval at which an idle thread checks for an interruption.
 const POLL: Span = Span::from_ms(100);
@@ -48,7 +48,7 @@ fn share(
     config: EngineConfig,
     flow: FlowConfig,
     to: &[SocketAddr],
-    stop: &Interrupted,
+    stop: &Interrupt,
 ) -> Result<Share, String> {
     let source = Files::new(&args.files).map_err(|error| error.to_string())?;
     let mut engine = Engine::new(config, None).map_err(|error| error.to_string())?;
@@ -87,7 +87,7 @@ pub(super) fn send_copies(
     args: &SendArgs,
     mut config: EngineConfig,
     flow: FlowConfig,
-    stop: &Interrupted,
+    stop: &Interrupt,
 ) -> miette::Result<u8> {
     let bytes = Files::new(&args.files).map_err(|error| miette!("{error}"))?.content();
     config.retry = Span::ZERO;
@@ -121,7 +121,7 @@ pub(super) fn send_copies(
         };
         if let Some(error) = error {
             code = exit::FAILED;
-            print_status(&format!("error: {error}\n"));
+            status(&format!("error: {error}\n"));
         }
         for to in to {
             let view = views.iter().find(|view| view.address == *to);
@@ -152,7 +152,7 @@ pub(super) fn send_copies(
             "wall_s": seconds, "spread": "unicast", "method": "unicast", "processes": shares.len(),
             "bytes": bytes, "link_bytes": link_bytes, "copies": args.to.len(), "receivers": receivers,
         });
-        print(&format!("{document:#}\n"))?;
+        events::emit("result", document)?;
     } else if !args.common.quiet {
         print(&text)?;
     }
@@ -203,7 +203,7 @@ pub(super) fn send_tcp(args: &SendArgs) -> miette::Result<u8> {
             Ok(wall) => ("complete", wall.as_secs_f64(), None),
             Err(error) => {
                 code = exit::FAILED;
-                print_status(&format!("error: {address}: {error}\n"));
+                status(&format!("error: {address}: {error}\n"));
                 ("lost", seconds, Some(error))
             }
         };
@@ -218,7 +218,7 @@ pub(super) fn send_tcp(args: &SendArgs) -> miette::Result<u8> {
         let spread = if args.method == MethodArg::Chain { "chain" } else { "tcp" };
         let document =
             json!({ "wall_s": seconds, "spread": spread, "bytes": bytes, "receivers": receivers });
-        print(&format!("{document:#}\n"))?;
+        events::emit("result", document)?;
     } else if !args.common.quiet {
         print(&text)?;
     }
@@ -234,7 +234,7 @@ pub(super) fn receive_tcp(
     let listener = match TcpListener::bind(args.listen) {
         Ok(listener) => listener,
         Err(error) => {
-            print_status(&format!("error: cannot listen on {}: {error}\n", args.listen));
+            status(&format!("error: cannot listen on {}: {error}\n", args.listen));
             return Ok(exit::FAILED);
         }
     };

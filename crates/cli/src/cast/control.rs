@@ -10,8 +10,8 @@ use rackweave_core::{HostId, Span};
 use rackweave_group::orca::controller::{Controller, ControllerEvent};
 use serde_json::{Value, json};
 
-use super::{CommonArgs, fabric, interrupted, print_status};
-use crate::{exit, print};
+use super::{CommonArgs, fabric, interrupted};
+use crate::shell::{events, exit, status};
 
 /// Control a fabric with label switches.
 ///
@@ -57,7 +57,7 @@ pub(crate) fn control(args: &ControlArgs) -> miette::Result<u8> {
     let mut engine = match Engine::new(config, None) {
         Ok(engine) => engine,
         Err(error) => {
-            print_status(&format!("error: {error}\n"));
+            status(&format!("error: {error}\n"));
             return Ok(exit::FAILED);
         }
     };
@@ -69,22 +69,22 @@ pub(crate) fn control(args: &ControlArgs) -> miette::Result<u8> {
     {
         Ok(socket) => socket,
         Err(error) => {
-            print_status(&format!("error: {error}\n"));
+            status(&format!("error: {error}\n"));
             return Ok(exit::FAILED);
         }
     };
     let interrupted = interrupted(engine.waker())?;
     if !args.common.quiet {
-        print_status(&format!("controlling at {}\n", engine.local_addr()));
+        status(&format!("controlling at {}\n", engine.local_addr()));
         if std::io::stderr().is_terminal() {
-            print_status("Press Ctrl-C to stop.\n");
+            status("Press Ctrl-C to stop.\n");
         }
     }
     while !interrupted.is_set() {
         let until = match engine.turn() {
             Ok(until) => until,
             Err(error) => {
-                print_status(&format!("error: the socket failed: {error}\n"));
+                status(&format!("error: the socket failed: {error}\n"));
                 return Ok(exit::FAILED);
             }
         };
@@ -96,16 +96,16 @@ pub(crate) fn control(args: &ControlArgs) -> miette::Result<u8> {
         while let Some(event) = engine.poll_event() {
             let EngineEvent::Control(event) = event else { continue };
             if args.common.json {
-                let ms = engine.clock().now().as_us_f64() / 1e3;
-                print(&format!("{}\n", document(event, ms, &name)))?;
+                let (event, fields) = fields(event, &name);
+                events::emit(event, fields)?;
             } else if !args.common.quiet {
-                print_status(&text(event, &name));
+                status(&text(event, &name));
             }
         }
         engine.wait(until).map_err(|error| miette!("cannot wait: {error}"))?;
     }
     if let (false, Some(controller)) = (args.common.quiet, engine.controller()) {
-        print_status(&summary(controller));
+        status(&summary(controller));
     }
     Ok(exit::DONE)
 }
@@ -143,23 +143,22 @@ fn text(event: ControllerEvent, name: &dyn Fn(HostId) -> String) -> String {
     }
 }
 
-/// Returns an event as one line of JSON.
-fn document(event: ControllerEvent, ms: f64, name: &dyn Fn(HostId) -> String) -> Value {
+/// Returns the name and the fields of an event.
+fn fields(event: ControllerEvent, name: &dyn Fn(HostId) -> String) -> (&'static str, Value) {
     match event {
         ControllerEvent::Promoted { rack, agent } => {
-            json!({ "ms": ms, "event": "promoted", "rack": rack, "agent": agent.map(name) })
+            ("promoted", json!({ "rack": rack, "agent": agent.map(name) }))
         }
-        ControllerEvent::Silent { host } => {
-            json!({ "ms": ms, "event": "silent", "host": name(host) })
+        ControllerEvent::Silent { host } => ("silent", json!({ "host": name(host) })),
+        ControllerEvent::Live { host } => ("live", json!({ "host": name(host) })),
+        ControllerEvent::Expired { session, sender } => {
+            let session = format!("{:08x}", session.0);
+            ("expired", json!({ "session": session, "host": name(sender) }))
         }
-        ControllerEvent::Live { host } => json!({ "ms": ms, "event": "live", "host": name(host) }),
-        ControllerEvent::Expired { session, sender } => json!({
-            "ms": ms, "event": "expired", "session": format!("{:08x}", session.0), "host": name(sender),
-        }),
-        ControllerEvent::Denied { session, host, reason } => json!({
-            "ms": ms, "event": "denied", "session": format!("{:08x}", session.0), "host": name(host),
-            "reason": format!("{reason:?}"),
-        }),
+        ControllerEvent::Denied { session, host, reason } => {
+            let (session, reason) = (format!("{:08x}", session.0), format!("{reason:?}"));
+            ("denied", json!({ "session": session, "host": name(host), "reason": reason }))
+        }
     }
 }
 

@@ -13,21 +13,16 @@ mod receive;
 mod send;
 mod sessions;
 
-use std::io::Write;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, ToSocketAddrs};
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
 
+use crate::shell::signal::Interrupt;
+use crate::shell::values;
 use clap::Subcommand;
-use miette::miette;
 use rackweave_cast::Waker;
 use rackweave_cast::orca::{Admission, EngineConfig, is_group_name};
-use rackweave_lab::report::number;
 use rackweave_linux::sys::runtime_folder;
 use rackweave_wire::orca::PORT;
-
-use crate::exit;
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum CastCommand {
@@ -67,7 +62,7 @@ pub(crate) struct CommonArgs {
     /// Index of this host in --fabric, from 0 (default: the entry with an address of this machine).
     #[arg(long, value_name = "N", requires = "fabric")]
     me: Option<u32>,
-    /// Print one JSON document on standard output.
+    /// Print the result as one line of JSON on standard output.
     #[arg(long)]
     json: bool,
     /// Print neither progress nor a report.
@@ -89,11 +84,7 @@ pub(crate) fn cast(command: CastCommand) -> miette::Result<u8> {
 
 /// Parses `HOST`, `HOST:PORT` or an address.
 fn address(text: &str) -> Result<SocketAddr, String> {
-    let mut found = text
-        .to_socket_addrs()
-        .or_else(|_| (text.trim_matches(['[', ']']), PORT).to_socket_addrs())
-        .map_err(|_| crate::not_an_address(text))?;
-    found.next().ok_or_else(|| crate::not_an_address(text))
+    values::address(text, PORT)
 }
 
 /// Parses `HOST` into all its addresses.
@@ -119,11 +110,6 @@ fn group(text: &str) -> Result<String, String> {
     }
 }
 
-fn print_status(text: &str) {
-    // If stderr is closed, the text cannot be reported anywhere.
-    let _ = std::io::stderr().lock().write_all(text.as_bytes());
-}
-
 impl CommonArgs {
     /// Returns the configuration of the engine.
     fn engine(&self, bind: SocketAddr, admitted: Vec<IpAddr>) -> miette::Result<EngineConfig> {
@@ -137,80 +123,7 @@ impl CommonArgs {
     }
 }
 
-/// A flag that Ctrl-C or SIGTERM sets, waking the engine. A second signal ends the process.
-#[derive(Clone, Default)]
-struct Interrupted {
-    flag: Arc<AtomicBool>,
-    action: Arc<Mutex<Option<OnSignal>>>,
-}
-
-/// What a signal does besides setting the flag.
-enum OnSignal {
-    Wake(Waker),
-    /// Print this text and end the process, for waits that cannot be woken.
-    Exit(&'static str),
-}
-
-impl Interrupted {
-    /// Installs the signal handler, which works once per process.
-    fn watch() -> miette::Result<Self> {
-        let this = Self::default();
-        let (flag, action) = (Arc::clone(&this.flag), Arc::clone(&this.action));
-        ctrlc::set_handler(move || {
-            if flag.swap(true, Ordering::Relaxed) {
-                std::process::exit(i32::from(exit::INTERRUPTED));
-            }
-            match &*action.lock().unwrap_or_else(PoisonError::into_inner) {
-                Some(OnSignal::Wake(waker)) => waker.wake(),
-                Some(OnSignal::Exit(text)) => {
-                    print_status(text);
-                    std::process::exit(i32::from(exit::INTERRUPTED));
-                }
-                None => {}
-            }
-        })
-        .map_err(|error| miette!("cannot listen for Ctrl-C: {error}"))?;
-        Ok(this)
-    }
-
-    /// Sets the engine to wake on a signal.
-    fn set_waker(&self, waker: Waker) {
-        self.set(OnSignal::Wake(waker));
-    }
-
-    /// Makes a signal print this text and end the process.
-    fn exits(&self, text: &'static str) {
-        self.set(OnSignal::Exit(text));
-    }
-
-    fn set(&self, action: OnSignal) {
-        *self.action.lock().unwrap_or_else(PoisonError::into_inner) = Some(action);
-    }
-
-    fn is_set(&self) -> bool {
-        self.flag.load(Ordering::Relaxed)
-    }
-}
-
-/// Creates [`Interrupted::watch`] with an engine to wake.
-fn interrupted(waker: Waker) -> miette::Result<Interrupted> {
-    let this = Interrupted::watch()?;
-    this.set_waker(waker);
-    Ok(this)
-}
-
-/// A number of bytes with three significant digits, such as "12.3 MB".
-#[expect(clippy::cast_precision_loss, reason = "three digits are shown")]
-fn size(bytes: u64) -> String {
-    number::bytes(bytes as f64)
-}
-
-/// A rate with three significant digits, such as "941 Mbps".
-fn rate(bits_per_second: f64) -> String {
-    number::rate(bits_per_second)
-}
-
-/// Lower-case hexadecimal, as `b3sum` prints hashes.
-fn hex(hash: &[u8]) -> String {
-    hash.iter().map(|byte| format!("{byte:02x}")).collect()
+/// A flag that Ctrl-C or SIGTERM sets, waking this engine.
+fn interrupted(waker: Waker) -> miette::Result<Interrupt> {
+    Interrupt::watch_with(move || waker.wake())
 }

@@ -10,8 +10,7 @@ use rackweave_wire::orca::Reason;
 use serde_json::json;
 
 use super::args::{ReceiveArgs, SendArgs};
-use super::{hex, print_status, rate, size};
-use crate::{escaped, exit, print};
+use crate::shell::{escaped, events, exit, hex, print, rate, size, status};
 
 /// Describes what is kept after an interrupted transfer.
 pub(super) fn interruption(args: &SendArgs, view: &SendView) -> &'static str {
@@ -200,15 +199,15 @@ pub(super) fn report(
             "state": if error.is_some() { "failed" } else { "received" },
             "error": error, "files": files,
         });
-        let line = format!("{document}\n");
+        let line = events::line("received", document);
         if to_stdout {
-            print_status(&line);
+            status(&line);
             return Ok(exit::DONE);
         }
         return print(&line);
     }
     if let Some(error) = error {
-        print_status(&format!("error: {from}: {}\n", escaped(error)));
+        status(&format!("error: {from}: {}\n", escaped(error)));
         return Ok(exit::DONE);
     }
     let speed = rate(bytes as f64 * 8.0 / seconds.max(1e-6));
@@ -223,7 +222,7 @@ pub(super) fn report(
     }
     text += &format!("received {} from {from} in {seconds:.2} s, {speed}\n", size(bytes));
     if to_stdout {
-        print_status(&text);
+        status(&text);
         return Ok(exit::DONE);
     }
     print(&text)

@@ -14,8 +14,9 @@ use rackweave_wire::orca::{PORT, Reason};
 
 use super::args::ReceiveArgs;
 use super::outcome::report;
-use super::{Interrupted, agent_client, compare, interrupted, print_status, size};
-use crate::exit;
+use super::{agent_client, compare, interrupted};
+use crate::shell::signal::Interrupt;
+use crate::shell::{exit, size, status};
 
 pub(crate) fn receive(args: &ReceiveArgs) -> miette::Result<u8> {
     let target = args.target()?;
@@ -55,7 +56,7 @@ pub(crate) fn receive(args: &ReceiveArgs) -> miette::Result<u8> {
         && admitted.is_empty()
         && !args.listen.ip().is_loopback()
     {
-        print_status(
+        status(
             "note: accepting streams from this machine only, of all its users; use --from HOST or --key FILE to accept others instead\n",
         );
     }
@@ -70,7 +71,7 @@ pub(crate) fn receive(args: &ReceiveArgs) -> miette::Result<u8> {
     let engine = match Engine::new(config.clone(), Some(accept())) {
         // Without multicast, unicast still works.
         Err(error @ EngineError::Group { .. }) => {
-            print_status(&format!(
+            status(&format!(
                 "note: {error}; multicast and group queries will not reach this host\n"
             ));
             config.in_group = false;
@@ -84,13 +85,13 @@ pub(crate) fn receive(args: &ReceiveArgs) -> miette::Result<u8> {
             if let Some(path) = agent_client::fallback(&error) {
                 return agent_client::receive(args, &target, &path, &request);
             }
-            print_status(&format!("error: {error}\n"));
+            status(&format!("error: {error}\n"));
             return Ok(exit::FAILED);
         }
     };
     let quiet = args.common.quiet || args.common.json;
     if !quiet {
-        print_status(&format!("receiving at {}\n", engine.local_addr()));
+        status(&format!("receiving at {}\n", engine.local_addr()));
     }
     let mut show = Show::new(!quiet && std::io::stderr().is_terminal());
     let interrupted = interrupted(engine.waker())?;
@@ -102,7 +103,7 @@ fn run(
     args: &ReceiveArgs,
     engine: &mut Engine,
     show: &mut Show,
-    interrupted: &Interrupted,
+    interrupted: &Interrupt,
     successor_timeout: Span,
 ) -> miette::Result<u8> {
     let mut began = Time::ZERO;
@@ -112,7 +113,7 @@ fn run(
         let until = match engine.turn() {
             Ok(until) => until,
             Err(error) => {
-                print_status(&format!("error: the socket failed: {error}\n"));
+                status(&format!("error: the socket failed: {error}\n"));
                 return Ok(exit::FAILED);
             }
         };
@@ -165,7 +166,7 @@ fn run(
         if interrupted.is_set() {
             if !engine.incoming().is_empty() {
                 show.clear();
-                print_status(
+                status(
                     "interrupted: partial files are kept; the same `cast send` resumes from there\n",
                 );
             }
@@ -183,7 +184,7 @@ fn run(
 /// Says that a sender may be started again.
 pub(super) fn note_successor(args: &ReceiveArgs, from: SocketAddr, wait: Span) {
     if !args.common.quiet && !args.common.json {
-        print_status(&format!(
+        status(&format!(
             "note: {from}: the sender stopped responding; waiting {} s for it to start again\n",
             wait.as_secs_f64()
         ));
@@ -205,7 +206,7 @@ const LINGER: Span = Span::from_secs(1);
 const WRITE_TIMEOUT: Span = Span::from_secs(10);
 
 /// Runs the engine until the sender has acknowledged that the files are complete.
-fn linger(engine: &mut Engine, interrupted: &Interrupted) {
+fn linger(engine: &mut Engine, interrupted: &Interrupt) {
     let limit = engine.clock().now() + LINGER;
     engine.refuse_offers();
     // A socket error at this point is irrelevant: the files are complete.
@@ -346,7 +347,7 @@ mod tests {
         let address = engine.local_addr();
         let receiver = std::thread::spawn(move || {
             let wait = Span::from_secs(1);
-            run(&args, &mut engine, &mut Show::new(false), &Interrupted::default(), wait).unwrap()
+            run(&args, &mut engine, &mut Show::new(false), &Interrupt::default(), wait).unwrap()
         });
         let part = to.path().join("big.part");
         let (mut first, _) = open(&path, address);

@@ -17,8 +17,9 @@ use rackweave_wire::orca::{Reason, Session};
 use super::args::{MethodArg, SendArgs};
 use super::flow::FlowArgs;
 use super::outcome::{Outcome, interruption, is_complete, state, why};
-use super::{Interrupted, agent_client, compare, diagnose, fabric, print_status, rate, size};
-use crate::{exit, print};
+use super::{agent_client, compare, diagnose, fabric};
+use crate::shell::signal::Interrupt;
+use crate::shell::{events, exit, print, rate, size, status};
 
 /// How long members of a group may take to answer.
 const QUERY_TIMEOUT: Span = Span::from_ms(80);
@@ -30,7 +31,7 @@ const EXPECT_TIMEOUT: Span = Span::from_secs(30);
 fn members(
     args: &SendArgs,
     name: &str,
-    interrupted: &Interrupted,
+    interrupted: &Interrupt,
 ) -> miette::Result<Option<Vec<SocketAddr>>> {
     let mut config = args.common.engine(SocketAddr::from(([0, 0, 0, 0], 0)), Vec::new())?;
     let keyed = config.secret.is_some();
@@ -41,14 +42,15 @@ fn members(
     let wait = if expect.is_some() { EXPECT_TIMEOUT } else { QUERY_TIMEOUT };
     let asked =
         Engine::new(config, None).map_err(|error| error.to_string()).and_then(|mut engine| {
-            interrupted.set_waker(engine.waker());
+            let waker = engine.waker();
+            interrupted.on_first(move || waker.wake());
             let stop = || interrupted.is_set();
             engine.members(name, expect, wait, &stop).map_err(|error| error.to_string())
         });
     let found = match asked {
         Ok(found) => found,
         Err(error) => {
-            print_status(&format!("error: cannot ask for members of `{name}`: {error}\n"));
+            status(&format!("error: cannot ask for members of `{name}`: {error}\n"));
             return Ok(None);
         }
     };
@@ -56,12 +58,12 @@ fn members(
         return Ok(None);
     }
     if found.is_empty() {
-        print_status(&format!("error: {}\n", diagnose::no_members(name, keyed)));
+        status(&format!("error: {}\n", diagnose::no_members(name, keyed)));
         return Ok(None);
     }
     let list: Vec<String> = found.iter().map(ToString::to_string).collect();
     if expect.is_some_and(|expect| found.len() < expect) {
-        print_status(&format!(
+        status(&format!(
             "error: only {} of {} members of `{name}` answered within {} s: {}\n",
             found.len(),
             expect.unwrap_or_default(),
@@ -71,7 +73,7 @@ fn members(
         return Ok(None);
     }
     if !args.common.quiet && !args.common.json {
-        print_status(&format!("members of `{name}`: {}\n", list.join(", ")));
+        status(&format!("members of `{name}`: {}\n", list.join(", ")));
     }
     Ok(Some(found))
 }
@@ -82,8 +84,8 @@ pub(crate) fn send(mut args: SendArgs) -> miette::Result<u8> {
     }
     // Blocking TCP calls cannot be woken, so with TCP a signal ends the process.
     let interrupted = match args.method {
-        MethodArg::Tcp | MethodArg::Chain => Interrupted::default(),
-        _ => Interrupted::watch()?,
+        MethodArg::Tcp | MethodArg::Chain => Interrupt::default(),
+        _ => Interrupt::watch()?,
     };
     args.to = args.named.iter().flat_map(|receivers| receivers.0.iter().copied()).collect();
     if let Some(name) = &args.group {
@@ -96,7 +98,7 @@ pub(crate) fn send(mut args: SendArgs) -> miette::Result<u8> {
     send_to(&args, &interrupted)
 }
 
-fn send_to(args: &SendArgs, interrupted: &Interrupted) -> miette::Result<u8> {
+fn send_to(args: &SendArgs, interrupted: &Interrupt) -> miette::Result<u8> {
     args.check()?;
     let unicast = args.method == MethodArg::Unicast;
     if matches!(args.method, MethodArg::Tcp | MethodArg::Chain) {
@@ -137,7 +139,7 @@ fn send_to(args: &SendArgs, interrupted: &Interrupted) -> miette::Result<u8> {
     let flow = match flow.flow(&args.to, config.secret.is_some(), words) {
         Ok(flow) => flow,
         Err(error) => {
-            print_status(&format!("error: {error}\n"));
+            status(&format!("error: {error}\n"));
             return Ok(exit::FAILED);
         }
     };
@@ -158,7 +160,7 @@ fn send_to(args: &SendArgs, interrupted: &Interrupted) -> miette::Result<u8> {
             if let Some(path) = agent_client::fallback(&error) {
                 return agent_client::send(args, &path, request, files, interrupted);
             }
-            print_status(&format!("error: {error}\n"));
+            status(&format!("error: {error}\n"));
             return Ok(exit::FAILED);
         }
     };
@@ -166,7 +168,8 @@ fn send_to(args: &SendArgs, interrupted: &Interrupted) -> miette::Result<u8> {
         Some(files) => files,
         None => source(args)?,
     };
-    interrupted.set_waker(engine.waker());
+    let waker = engine.waker();
+    interrupted.on_first(move || waker.wake());
     let hosts: Vec<HostId> = args.to.iter().map(|to| engine.add_peer(*to)).collect();
     let failed = |error| miette!("the socket failed: {error}");
     let (spread, by_unicast) = match args.spread {
@@ -252,7 +255,7 @@ fn source(args: &SendArgs) -> miette::Result<Box<dyn Source>> {
         ));
     }
     for path in files.skipped() {
-        print_status(&format!(
+        status(&format!(
             "note: {} is a symbolic link or a special file and is not sent\n",
             path.display()
         ));
@@ -265,7 +268,7 @@ fn run(
     engine: &mut Engine,
     (mut session, hosts): (Session, &[HostId]),
     spread: Spread,
-    interrupted: &Interrupted,
+    interrupted: &Interrupt,
 ) -> miette::Result<u8> {
     let keyed = args.common.key.is_some();
     let shown = !args.common.quiet && !args.common.json && std::io::stderr().is_terminal();
@@ -276,7 +279,7 @@ fn run(
         let until = match engine.turn() {
             Ok(until) => until,
             Err(error) => {
-                print_status(&format!("error: the socket failed: {error}\n"));
+                status(&format!("error: the socket failed: {error}\n"));
                 return Ok(exit::FAILED);
             }
         };
@@ -306,27 +309,27 @@ fn run(
     show.end();
     let outcome = Outcome { view, seconds, spread, link_bytes: engine.stats().sent_bytes };
     let mut code = if args.common.json {
-        print(&format!("{:#}\n", outcome.json()))?
+        events::emit("result", outcome.json())?
     } else if args.common.quiet {
         exit::DONE
     } else {
         print(&outcome.text())?
     };
     if !args.common.quiet {
-        print_status(&outcome.notes());
+        status(&outcome.notes());
     }
     if let Some(error) = error {
-        print_status(&format!("error: {error}\n"));
+        status(&format!("error: {error}\n"));
         return Ok(exit::FAILED);
     }
     if stopped {
-        print_status(interruption(args, &outcome.view));
+        status(interruption(args, &outcome.view));
         return Ok(exit::INTERRUPTED);
     }
     for (to, host) in args.to.iter().zip(hosts) {
         let Some(receiver) = outcome.view.receivers.iter().find(|it| it.host == *host) else {
             code = exit::FAILED;
-            print_status(&format!("error: {to}: nothing was sent to it\n"));
+            status(&format!("error: {to}: nothing was sent to it\n"));
             continue;
         };
         if is_complete(receiver) {
@@ -334,7 +337,7 @@ fn run(
         }
         code = exit::FAILED;
         let ReceiverStatus::Lost(reason) = receiver.status else {
-            print_status(&format!("error: {to}: the transfer ended before it had everything\n"));
+            status(&format!("error: {to}: the transfer ended before it had everything\n"));
             continue;
         };
         let never = receiver.have == 0 && receiver.from == 0;
@@ -353,7 +356,7 @@ fn run(
             ),
             _ => format!("{}: {}", receiver.address, why(reason)),
         };
-        print_status(&format!("error: {text}\n"));
+        status(&format!("error: {text}\n"));
     }
     Ok(code)
 }

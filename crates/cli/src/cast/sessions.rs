@@ -6,8 +6,8 @@ use std::path::PathBuf;
 use serde_json::Value;
 
 use super::agent_client::request;
-use super::{agent_socket, print_status};
-use crate::{exit, print};
+use super::agent_socket;
+use crate::shell::{events, exit, print, status};
 
 /// Show the streams of an agent of this host, or the sessions of a controller of this host.
 #[derive(Debug, clap::Args)]
@@ -19,7 +19,7 @@ pub(crate) struct SessionsArgs {
     /// Control socket of `cast agent` or `cast control` (default: that of this user's agent, as in `cast agent --help`).
     #[arg(long, value_name = "PATH")]
     socket: Option<PathBuf>,
-    /// Print one JSON document.
+    /// Print one line of JSON.
     #[arg(long)]
     json: bool,
 }
@@ -28,7 +28,7 @@ pub(crate) fn sessions(args: &SessionsArgs) -> miette::Result<u8> {
     let path = match args.socket.clone().map_or_else(agent_socket, Ok) {
         Ok(path) => path,
         Err(error) => {
-            print_status(&format!("error: {error}; give --socket\n"));
+            status(&format!("error: {error}; give --socket\n"));
             return Ok(exit::FAILED);
         }
     };
@@ -45,7 +45,7 @@ pub(crate) fn sessions(args: &SessionsArgs) -> miette::Result<u8> {
     let document = match ask() {
         Ok(document) => document,
         Err(error) => {
-            print_status(&format!(
+            status(&format!(
                 "error: no agent or controller answers at {}: {error}. `rackweave cast agent` starts an agent; --socket names another socket\n",
                 path.display()
             ));
@@ -53,7 +53,7 @@ pub(crate) fn sessions(args: &SessionsArgs) -> miette::Result<u8> {
         }
     };
     if args.json {
-        return print(&format!("{document:#}\n"));
+        return events::emit("result", document);
     }
     let mut text = String::new();
     for (kind, entries) in document.as_object().into_iter().flatten() {

@@ -46,7 +46,7 @@ pub(crate) struct PackArgs {
     /// Read a device although it is mounted for writing: the image may be inconsistent.
     #[arg(long)]
     pub(crate) live: bool,
-    /// Print one JSON document on standard output.
+    /// Print the result as one line of JSON on standard output.
     #[arg(long)]
     pub(crate) json: bool,
     /// Print neither progress nor a report.
@@ -87,7 +87,7 @@ pub(crate) struct InspectArgs {
     /// List all chunks.
     #[arg(long)]
     pub(crate) chunks: bool,
-    /// Print one JSON document.
+    /// Print one line of JSON.
     #[arg(long)]
     pub(crate) json: bool,
 }
@@ -106,7 +106,7 @@ pub(crate) struct VerifyArgs {
     /// Require that the image was signed by this key (default: any signature, or none).
     #[arg(long, value_name = "FILE.pub")]
     pub(crate) key: Option<PathBuf>,
-    /// Print one JSON document on standard output.
+    /// Print the result as one line of JSON on standard output.
     #[arg(long)]
     pub(crate) json: bool,
     /// Print neither progress nor a report.
@@ -140,7 +140,7 @@ pub(crate) struct UnpackArgs {
     /// Require that the image was signed by this key (default: any signature, or none).
     #[arg(long, value_name = "FILE.pub")]
     pub(crate) key: Option<PathBuf>,
-    /// Print one JSON document on standard output.
+    /// Print the result as one line of JSON on standard output.
     #[arg(long)]
     pub(crate) json: bool,
     /// Print neither progress nor a report.

@@ -12,12 +12,9 @@ use rackweave_imaging::{FetchConfig, FetchError, FetchEvent, Fetched};
 use rackweave_linux::Clock;
 use serde_json::{Value, json};
 
-use super::{
-    allow_many_files, bar, failed, hex, hosts, json_text, not_accepted, read_key, size, status,
-    watched,
-};
+use super::{allow_many_files, bar, failed, hosts, not_accepted, read_key, watched};
 use crate::progress::Progress;
-use crate::{escaped, exit, print};
+use crate::shell::{escaped, events, exit, hex, print, size, status, values};
 
 /// Fetch an image to a file or a block device.
 ///
@@ -56,7 +53,7 @@ pub(crate) struct FetchArgs {
     #[arg(long, value_name = "FILE.pub")]
     signed_by: Option<PathBuf>,
     /// Most bits per second that this host sends to others.
-    #[arg(long, value_name = "RATE", value_parser = crate::positive_rate)]
+    #[arg(long, value_name = "RATE", value_parser = values::positive_rate)]
     rate: Option<Rate>,
     /// Do not serve others.
     #[arg(long)]
@@ -84,7 +81,7 @@ pub(crate) struct FetchArgs {
     #[arg(long, value_name = "N", default_value_t = Config::default().batch,
         value_parser = clap::value_parser!(u16).range(1..=4096))]
     batch: u16,
-    /// Print events as JSON documents, one on each line.
+    /// Print events, one line of JSON each.
     #[arg(long)]
     json: bool,
     /// Print neither progress nor a report.
@@ -156,7 +153,7 @@ pub(super) fn fetch(args: &FetchArgs) -> miette::Result<u8> {
             FetchEvent::NoMulticast(_) => by_multicast = false,
             _ => {}
         }
-        shown.suspended(|| report(args, clock, event));
+        shown.suspended(|| report(args, event));
         if is_written && lingers(args) && !by_multicast {
             shown = serving(args, clock);
         }
@@ -166,7 +163,7 @@ pub(super) fn fetch(args: &FetchArgs) -> miette::Result<u8> {
     match result {
         Ok(()) => {
             if args.json {
-                print_line(clock, "left", json!({}))?;
+                events::emit("left", json!({}))?;
             }
             Ok(exit::DONE)
         }
@@ -174,7 +171,7 @@ pub(super) fn fetch(args: &FetchArgs) -> miette::Result<u8> {
             if args.json {
                 let mut fields = fields(&fetched);
                 fields["error"] = error.to_string().into();
-                let _ = print_line(clock, "failed", fields);
+                let _ = events::emit("failed", fields);
             } else if !args.quiet && fetched.fetched > 0 {
                 status(&so_far(&fetched));
             }
@@ -208,7 +205,7 @@ fn list(args: &FetchArgs) -> miette::Result<u8> {
     };
     if args.json {
         let document = json!({ "server": args.from, "images": images });
-        return print(&format!("{}\n", json_text(&document, false)));
+        return events::emit("result", document);
     }
     let line = |image: &Listed| {
         let (name, chunks) = (escaped(&image.name), image.chunks);
@@ -242,19 +239,6 @@ fn ended(error: FetchError) -> miette::Result<u8> {
     }
 }
 
-fn print_line(clock: Clock, event: &str, mut fields: Value) -> miette::Result<u8> {
-    let mut line = json!({ "event": event, "time_s": seconds(clock) });
-    if let (Some(line), Some(fields)) = (line.as_object_mut(), fields.as_object_mut()) {
-        line.append(fields);
-    }
-    print(&format!("{}\n", json_text(&line, false)))
-}
-
-/// Seconds since the start of the command, in milliseconds' resolution.
-fn seconds(clock: Clock) -> f64 {
-    clock.now().as_ms() as f64 / 1e3
-}
-
 fn fields(fetched: &Fetched) -> Value {
     json!({
         "fetched": fetched.fetched, "kept": fetched.kept, "empty": fetched.empty, "bytes": fetched.bytes,
@@ -265,7 +249,7 @@ fn fields(fetched: &Fetched) -> Value {
 }
 
 /// Prints an event. What cannot be printed is not worth failing for.
-fn report(args: &FetchArgs, clock: Clock, event: FetchEvent) {
+fn report(args: &FetchArgs, event: FetchEvent) {
     if args.json {
         let (name, fields) = match event {
             FetchEvent::Opened { manifest, kept, empty } => {
@@ -287,7 +271,7 @@ fn report(args: &FetchArgs, clock: Clock, event: FetchEvent) {
             FetchEvent::ServerBack => ("server-back", json!({})),
             FetchEvent::NotAccepted(why) => ("not-accepted", json!({ "error": why })),
         };
-        let _ = print_line(clock, name, fields);
+        let _ = events::emit(name, fields);
         return;
     }
     if args.quiet {
@@ -298,7 +282,7 @@ fn report(args: &FetchArgs, clock: Clock, event: FetchEvent) {
         FetchEvent::Written(fetched) => {
             let to = args.to.as_deref().unwrap_or(Path::new("")).to_string_lossy();
             let to = escaped(&to);
-            let _ = print(&written(args, &to, seconds(clock), &fetched));
+            let _ = print(&written(args, &to, events::seconds(), &fetched));
         }
         FetchEvent::Damaged { holder, chunk } => {
             status(&format!("{holder} has sent chunk {chunk} damaged, and is not used any more\n"));

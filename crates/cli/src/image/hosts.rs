@@ -1,17 +1,16 @@
 //! Hosts and keys in the arguments of `rackweave image serve` and `fetch`.
 
 use std::collections::BTreeSet;
-use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4, ToSocketAddrs as _};
+use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4};
 use std::path::Path;
 
+use crate::shell::values;
 use miette::{IntoDiagnostic as _, WrapErr as _, miette};
 use rackweave_wire::frisbee::{Key, PORT};
 
 /// Parses `HOST` or `HOST:PORT`.
 pub(super) fn address(text: &str) -> Result<SocketAddrV4, String> {
-    let found = text.to_socket_addrs().or_else(|_| (text, PORT).to_socket_addrs());
-    let mut found = found.map_err(|_| crate::not_an_address(text))?;
-    found
+    values::addresses(text, PORT)?
         .find_map(|address| match address {
             SocketAddr::V4(address) => Some(address),
             SocketAddr::V6(_) => None,
@@ -54,7 +53,7 @@ pub(super) fn hosts(option: &str, texts: &[String]) -> miette::Result<Option<BTr
             hosts.insert(host(text).map_err(|why| miette!("--{option}: {why}"))?);
             continue;
         };
-        let list = crate::read_list(file)
+        let list = values::read_list(file)
             .into_diagnostic()
             .wrap_err_with(|| format!("--{option}: cannot read {file}"))?;
         for (number, line) in (1..).zip(list.lines()) {

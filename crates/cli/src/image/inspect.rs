@@ -6,8 +6,8 @@ use rackweave_image::{Codec, Format, Image, Manifest};
 use serde_json::{Value, json};
 
 use super::args::{InspectArgs, VerifyArgs};
-use super::{bar, check_signer, failed, hex, size, status, watched};
-use crate::{escaped, exit, print};
+use super::{bar, check_signer, failed, watched};
+use crate::shell::{escaped, events, exit, hex, print, size, status};
 
 const fn codec(codec: Codec) -> &'static str {
     match codec {
@@ -53,9 +53,7 @@ pub(super) fn inspect(args: &InspectArgs) -> miette::Result<u8> {
     let image = Image::open(&args.file, &progress);
     drop(shown);
     match image {
-        Ok(image) if args.json => {
-            print(&format!("{}\n", super::json_text(&document(&image, args.chunks), true)))
-        }
+        Ok(image) if args.json => events::emit("result", document(&image, args.chunks)),
         Ok(image) => print(&table(image.manifest(), args.chunks)),
         Err(error) => failed(error),
     }
@@ -166,8 +164,8 @@ pub(super) fn verify(args: &VerifyArgs) -> miette::Result<u8> {
     };
     let signer = image.manifest().signature().map(|it| it.key.to_string());
     if args.json {
-        return print(&format!(
-            "{:#}\n",
+        return events::emit(
+            "result",
             json!({
                 "file": args.file.to_string_lossy(),
                 "chunks": verified.chunks,
@@ -175,8 +173,8 @@ pub(super) fn verify(args: &VerifyArgs) -> miette::Result<u8> {
                 "root": hex(image.manifest().root()),
                 "signed_by": signer,
                 "unchecked_signatures": verified.unchecked_signatures,
-            })
-        ));
+            }),
+        );
     }
     if args.quiet {
         return Ok(exit::DONE);

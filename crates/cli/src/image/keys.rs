@@ -9,7 +9,7 @@ use miette::miette;
 use rackweave_image::SecretKey;
 
 use super::args::KeygenArgs;
-use crate::print;
+use crate::shell::print;
 
 /// Creates a file that nobody else can read; an existing one is never replaced.
 fn create(path: &Path, mode: u32, text: &str) -> miette::Result<()> {

@@ -11,18 +11,16 @@ mod switch;
 mod switch_bpf;
 mod unpack;
 
-use std::fmt::Write as _;
 use std::path::Path;
 use std::sync::Arc;
 
 use clap::Subcommand;
 use miette::miette;
-use rackweave_core::is_hidden;
 use rackweave_image::{Image, ImageError, Progress, PublicKey, SecretKey};
 
-use crate::escaped;
-use crate::exit;
 use crate::progress;
+use crate::shell::signal::stop_on_ctrl_c;
+use crate::shell::{escaped, exit, size, status};
 
 // Descriptions are those of the arguments' types: a doc comment here would replace them, and hide their long form.
 #[derive(Debug, Subcommand)]
@@ -52,38 +50,10 @@ pub(crate) fn image(command: ImageCommand) -> miette::Result<u8> {
     }
 }
 
-/// Returns a JSON document as text. Characters that are not seen as themselves can only be in its strings, and are escaped there: a terminal shows
-/// the document too.
-fn json_text(document: &serde_json::Value, is_pretty: bool) -> String {
-    let text = if is_pretty { format!("{document:#}") } else { document.to_string() };
-    if !text.contains(|letter| letter != '\n' && is_hidden(letter)) {
-        return text;
-    }
-    let mut escaped = String::with_capacity(text.len());
-    for letter in text.chars() {
-        if letter == '\n' || !is_hidden(letter) {
-            escaped.push(letter);
-            continue;
-        }
-        for unit in letter.encode_utf16(&mut [0; 2]) {
-            // Writing to a string cannot fail.
-            let _ = write!(escaped, "\\u{unit:04x}");
-        }
-    }
-    escaped
-}
-
 /// Creates the progress of a command, which Ctrl-C or SIGTERM stops. A second signal ends the process.
 fn watched() -> miette::Result<Arc<Progress>> {
     let progress = Arc::new(Progress::default());
-    let stopped = Arc::clone(&progress);
-    let handler = move || {
-        if stopped.is_stopped() {
-            std::process::exit(i32::from(exit::INTERRUPTED));
-        }
-        stopped.stop();
-    };
-    ctrlc::set_handler(handler).map_err(|error| miette!("cannot listen for Ctrl-C: {error}"))?;
+    stop_on_ctrl_c(&progress, Progress::stop)?;
     Ok(progress)
 }
 
@@ -119,12 +89,6 @@ fn failed(error: ImageError) -> miette::Result<u8> {
     }
 }
 
-fn status(text: &str) {
-    use std::io::Write as _;
-    // If stderr is closed, the text cannot be reported anywhere.
-    let _ = std::io::stderr().lock().write_all(text.as_bytes());
-}
-
 /// Permits as many open files as the system does: each host that is served or that serves is one.
 fn allow_many_files() {
     // If the system refuses, fewer hosts are connected at a time, and it is reported if these are too few.
@@ -157,30 +121,4 @@ fn check_signer(image: &Image, key: Option<&Path>) -> miette::Result<Result<(), 
     let path = image.path().to_owned();
     let checked = image.manifest().require_signer(&key);
     Ok(checked.map_err(|source| ImageError::Manifest { path, source }))
-}
-
-/// A number of bytes with three significant digits, such as "12.3 MB".
-#[expect(clippy::cast_precision_loss, reason = "three digits are shown")]
-fn size(bytes: u64) -> String {
-    rackweave_lab::report::number::bytes(bytes as f64)
-}
-
-fn hex(hash: &[u8]) -> String {
-    hash.iter().map(|byte| format!("{byte:02x}")).collect()
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn json_for_people_says_the_same_and_hides_nothing() {
-        let document =
-            serde_json::json!({ "name": "a\u{202e}b\u{e0041}\u{1b}", "other": ["ß", 1] });
-        for is_pretty in [false, true] {
-            let text = json_text(&document, is_pretty);
-            assert!(!text.contains(|letter| letter != '\n' && is_hidden(letter)), "{text}");
-            assert_eq!(serde_json::from_str::<serde_json::Value>(&text).unwrap(), document);
-        }
-    }
 }

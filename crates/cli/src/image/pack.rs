@@ -6,8 +6,8 @@ use rackweave_image::Packing;
 use serde_json::json;
 
 use super::args::PackArgs;
-use super::{bar, failed, hex, secret_key, size, status, watched};
-use crate::{escaped, exit, print};
+use super::{bar, failed, secret_key, watched};
+use crate::shell::{escaped, events, exit, hex, print, size, status};
 
 /// Returns the name of the image: the file's, without the extension.
 fn name(to: &Path) -> String {
@@ -36,8 +36,8 @@ pub(super) fn pack(args: &PackArgs) -> miette::Result<u8> {
     };
     let (head, manifest) = (packed.manifest.head(), &packed.manifest);
     if args.json {
-        return print(&format!(
-            "{:#}\n",
+        return events::emit(
+            "result",
             json!({
                 "file": args.to.to_string_lossy(),
                 "name": head.name,
@@ -48,8 +48,8 @@ pub(super) fn pack(args: &PackArgs) -> miette::Result<u8> {
                 "root": hex(manifest.root()),
                 "signed_by": manifest.signature().map(|it| it.key.to_string()),
                 "notes": packed.notes,
-            })
-        ));
+            }),
+        );
     }
     if args.quiet {
         return Ok(exit::DONE);

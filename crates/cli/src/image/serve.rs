@@ -11,12 +11,11 @@ use rackweave_imaging::status::{ClientStatus, ServerStatus};
 use rackweave_imaging::{
     Catalog, CatalogError, MulticastConfig, PageConfig, ServeConfig, ServeError, ServeEvent, Served,
 };
-use rackweave_linux::Clock;
 use rackweave_wire::frisbee::PORT;
 use serde_json::{Value, json};
 
-use super::{allow_many_files, bar, failed, hosts, not_accepted, size, status, watched};
-use crate::{escaped, exit, print};
+use super::{allow_many_files, bar, failed, hosts, not_accepted, watched};
+use crate::shell::{escaped, events, exit, print, size, status, values};
 
 /// Serve images to hosts that fetch them: send each chunk about once, and let these hosts serve each other.
 ///
@@ -42,7 +41,7 @@ pub(crate) struct ServeArgs {
     #[arg(long, value_name = "FILE")]
     key_file: Option<PathBuf>,
     /// Most bits per second that the server sends.
-    #[arg(long, value_name = "RATE", value_parser = crate::positive_rate)]
+    #[arg(long, value_name = "RATE", value_parser = values::positive_rate)]
     rate: Option<Rate>,
     /// Multicast the images to hosts that fetch them: this group of 239.0.0.0/8 for the first, and the next ones for others. Hosts
     /// learn of it from the server. The network must forward multicast. Blocks are sent at --rate (default: 500 Mbps) at most.
@@ -71,7 +70,7 @@ pub(crate) struct ServeArgs {
     /// Default: 127.0.0.1:6780, if that is free.
     #[arg(long, value_name = "HOST[:PORT]|none", value_parser = page)]
     status: Option<Status>,
-    /// Print events as JSON documents, one on each line.
+    /// Print events, one line of JSON each.
     #[arg(long)]
     json: bool,
     /// Print neither progress nor a report.
@@ -174,8 +173,7 @@ pub(super) fn serve(args: &ServeArgs) -> miette::Result<u8> {
         let list = catalog.names().map(|(name, chunks)| format!("  {name} ({chunks} chunks)\n"));
         print(&list.collect::<String>())?;
     }
-    let clock = Clock::start();
-    let mut on_event = |event| report(args, clock, event);
+    let mut on_event = |event| report(args, event);
     let served = match rackweave_imaging::serve(&config, catalog, &progress, &mut on_event) {
         Ok(served) => served,
         Err(
@@ -191,7 +189,7 @@ pub(super) fn serve(args: &ServeArgs) -> miette::Result<u8> {
         }
     };
     if args.json {
-        line(clock, "ended", serde_json::to_value(&served.status).unwrap_or_default());
+        tell("ended", serde_json::to_value(&served.status).unwrap_or_default());
     } else if !args.quiet {
         print(&summary(&served.status))?;
     }
@@ -228,14 +226,9 @@ fn summary(status: &ServerStatus) -> String {
     format!("{images}{done} of {} hosts have their image\n", status.clients.len())
 }
 
-fn line(clock: Clock, event: &str, mut fields: Value) {
-    let time_s = clock.now().as_ms() as f64 / 1e3;
-    let mut line = json!({ "event": event, "time_s": time_s });
-    if let (Some(line), Some(fields)) = (line.as_object_mut(), fields.as_object_mut()) {
-        line.append(fields);
-    }
-    // A reader that has gone is no reason to stop serving.
-    let _ = print(&format!("{}\n", super::json_text(&line, false)));
+/// Prints an event. A reader that has gone is no reason to stop serving.
+fn tell(event: &str, fields: Value) {
+    let _ = events::emit(event, fields);
 }
 
 /// The page's URL, as seen from this machine.
@@ -260,32 +253,28 @@ fn with_status(client: Ipv4Addr, status: &ClientStatus) -> Value {
     json!({ "client": client, "status": status })
 }
 
-fn report(args: &ServeArgs, clock: Clock, event: ServeEvent) {
+fn report(args: &ServeArgs, event: ServeEvent) {
     if args.json {
         return match event {
             ServeEvent::Listening { address, page } => {
                 let page = page.map(url);
-                line(clock, "listening", json!({ "address": address, "page": page }));
+                tell("listening", json!({ "address": address, "page": page }));
             }
             ServeEvent::NoPage { address, why } => no_page(address, &why),
             ServeEvent::Joined { client, image } => {
-                line(clock, "joined", json!({ "client": client, "image": image }));
+                tell("joined", json!({ "client": client, "image": image }));
             }
-            ServeEvent::Done { client, status } => {
-                line(clock, "done", with_status(client, &status))
-            }
-            ServeEvent::Ended { client, status } => {
-                line(clock, "left", with_status(client, &status))
-            }
+            ServeEvent::Done { client, status } => tell("done", with_status(client, &status)),
+            ServeEvent::Ended { client, status } => tell("left", with_status(client, &status)),
             ServeEvent::Broken { path, chunk, why } => {
                 let path = path.to_string_lossy();
-                line(clock, "failed", json!({ "path": path, "chunk": chunk, "error": why }));
+                tell("failed", json!({ "path": path, "chunk": chunk, "error": why }));
                 // Standard output may go to a file that nobody looks at, and this image is served to nobody any more.
                 status(&broken(&why));
             }
-            ServeEvent::NotAccepted(why) => line(clock, "not-accepted", json!({ "error": why })),
+            ServeEvent::NotAccepted(why) => tell("not-accepted", json!({ "error": why })),
             ServeEvent::NoMulticast { image, why } => {
-                line(clock, "no-multicast", json!({ "image": image, "error": why }));
+                tell("no-multicast", json!({ "image": image, "error": why }));
             }
         };
     }

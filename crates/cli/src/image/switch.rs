@@ -44,7 +44,7 @@ pub(crate) struct SwitchArgs {
 #[cfg(test)]
 impl SwitchArgs {
     /// The configuration of the program in the kernel.
-    pub(super) fn kernel_config(&self) -> Result<rackweave_swp2p_bpf::TorConfig, String> {
+    pub(super) fn kernel_config(&self) -> Result<rackweave_bpf::swp2p::TorConfig, String> {
         Ok(self.kernel.config(hosts::address(&self.server)?))
     }
 }

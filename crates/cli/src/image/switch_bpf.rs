@@ -6,13 +6,13 @@ use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::time::Duration;
 
 use miette::miette;
-use rackweave_linux::Clock;
-use rackweave_swp2p_bpf::{Policy, Tor, TorClient, TorConfig, TorCounters, TorError};
+use rackweave_bpf::TorError;
+use rackweave_bpf::swp2p::{Policy, Tor, TorClient, TorConfig, TorCounters};
 use serde_json::{Value, json};
 
-use super::status;
+use crate::shell::signal::Interrupt;
+use crate::shell::{escaped, events, exit, print, status};
 use crate::switch::args::ShowArgs;
-use crate::{escaped, exit, print};
 
 // A doc comment here would replace the description of the command into which this is flattened.
 #[derive(Debug, clap::Args)]
@@ -45,8 +45,8 @@ impl BpfArgs {
             policy: if self.turns { Policy::RoundRobin } else { Policy::LeastLoaded },
             pending: if self.no_pending { 0 } else { defaults.pending },
             // As many as the windows of reports that cover the image.
-            chunks: self.chunks.max(1).div_ceil(rackweave_swp2p_bpf::WINDOW)
-                * rackweave_swp2p_bpf::WINDOW,
+            chunks: self.chunks.max(1).div_ceil(rackweave_bpf::swp2p::WINDOW)
+                * rackweave_bpf::swp2p::WINDOW,
             clients_per_port: self.hosts_per_port,
             ..defaults
         }
@@ -64,14 +64,12 @@ pub(super) fn run(args: &BpfArgs, server: SocketAddrV4, show: &ShowArgs) -> miet
         }
     };
     let (ended, end) = channel();
-    let handler = move || {
+    Interrupt::watch_with(move || {
         // If the receiver is gone, the command is ending anyway.
         let _ = ended.send(());
-    };
-    ctrlc::set_handler(handler).map_err(|error| miette!("cannot listen for Ctrl-C: {error}"))?;
-    let clock = Clock::start();
+    })?;
     if show.json {
-        line(clock, "ready", json!({ "ports": args.ports, "server": server }))?;
+        events::emit("ready", json!({ "ports": args.ports, "server": server }))?;
     } else {
         status("ready\n");
     }
@@ -80,7 +78,7 @@ pub(super) fn run(args: &BpfArgs, server: SocketAddrV4, show: &ShowArgs) -> miet
         if show.stats {
             let (counters, clients) = read(&tor)?;
             if show.json {
-                line(clock, "stats", document(&counters, &clients))?;
+                events::emit("stats", document(&counters, &clients))?;
             } else {
                 status(&activity(&counters, &before, clients.len()));
             }
@@ -89,7 +87,7 @@ pub(super) fn run(args: &BpfArgs, server: SocketAddrV4, show: &ShowArgs) -> miet
     }
     let (counters, clients) = read(&tor)?;
     if show.json {
-        line(clock, "ended", document(&counters, &clients))?;
+        events::emit("ended", document(&counters, &clients))?;
     } else {
         print(&summary(&counters, clients.len()))?;
     }
@@ -99,15 +97,6 @@ pub(super) fn run(args: &BpfArgs, server: SocketAddrV4, show: &ShowArgs) -> miet
 fn read(tor: &Tor) -> miette::Result<(TorCounters, Vec<TorClient>)> {
     let read = tor.counters().and_then(|counters| Ok((counters, tor.clients()?)));
     read.map_err(|error| miette!("{error}"))
-}
-
-fn line(clock: Clock, event: &str, mut fields: Value) -> miette::Result<()> {
-    let time_s = clock.now().as_ms() as f64 / 1e3;
-    let mut line = json!({ "event": event, "time_s": time_s });
-    if let (Some(line), Some(fields)) = (line.as_object_mut(), fields.as_object_mut()) {
-        line.append(fields);
-    }
-    print(&format!("{line}\n")).map(drop)
 }
 
 fn activity(counters: &TorCounters, before: &TorCounters, clients: usize) -> String {

@@ -4,8 +4,8 @@ use rackweave_image::{Image, ImageError, Progress, Target, TargetConfig};
 use serde_json::json;
 
 use super::args::UnpackArgs;
-use super::{bar, check_signer, failed, hex, size, watched};
-use crate::{escaped, exit, print};
+use super::{bar, check_signer, failed, watched};
+use crate::shell::{escaped, events, exit, hex, print, size};
 
 /// What was written.
 #[derive(Default)]
@@ -35,8 +35,8 @@ pub(super) fn unpack(args: &UnpackArgs) -> miette::Result<u8> {
     };
     let head = image.manifest().head();
     if args.json {
-        return print(&format!(
-            "{:#}\n",
+        return events::emit(
+            "result",
             json!({
                 "target": args.to.to_string_lossy(),
                 "size": head.size,
@@ -44,8 +44,8 @@ pub(super) fn unpack(args: &UnpackArgs) -> miette::Result<u8> {
                 "written_chunks": written.chunks,
                 "written_bytes": written.data,
                 "root": hex(image.manifest().root()),
-            })
-        ));
+            }),
+        );
     }
     if args.quiet {
         return Ok(exit::DONE);

@@ -6,6 +6,7 @@ use std::path::Path;
 use std::sync::mpsc::{Receiver, Sender, TryRecvError, channel};
 use std::time::Duration;
 
+use crate::shell::escaped;
 use miette::miette;
 use rackweave_core::Span;
 use rackweave_linux::sys::connect_to_own;
@@ -34,7 +35,7 @@ pub(super) fn job_move(text: &str) -> Result<JobMove, String> {
 impl Controller {
     /// Connects, and checks that the pod can have the circuits of all changes.
     pub(super) fn connect(path: &Path, moves: &[JobMove]) -> miette::Result<Self> {
-        let name = crate::escaped(&path.to_string_lossy());
+        let name = escaped(&path.to_string_lossy());
         let connect = || {
             let stream = connect_to_own(path)?;
             stream.set_read_timeout(Some(PATIENCE))?;
@@ -104,7 +105,7 @@ impl Lines {
             return Ok(answer);
         }
         let why = answer["error"].as_str().unwrap_or("the switch refuses, and does not say why");
-        Err(crate::escaped(why))
+        Err(escaped(why))
     }
 }
 

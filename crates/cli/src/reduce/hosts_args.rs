@@ -3,6 +3,7 @@
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
+use crate::shell::values;
 use clap::ValueEnum;
 use rackweave_core::Span;
 use rackweave_reduce::JobMove;
@@ -96,7 +97,7 @@ pub(crate) struct OutputArgs {
     /// File for the result, which appears when it is whole (default: standard output).
     #[arg(long, value_name = "FILE")]
     pub(super) out: Option<PathBuf>,
-    /// Print what was sent and received as one JSON document on standard output; requires --out.
+    /// Print what was sent and received as one line of JSON on standard output; requires --out.
     #[arg(long, requires = "out")]
     pub(super) json: bool,
     /// Print neither progress nor a summary.
@@ -139,7 +140,7 @@ pub(crate) struct WorkerArgs {
     /// Files and directories whose words are counted.
     #[arg(value_name = "PATH")]
     pub(super) paths: Vec<PathBuf>,
-    /// Print what was sent as one JSON document on standard output.
+    /// Print what was sent as one line of JSON on standard output.
     #[arg(long)]
     pub(super) json: bool,
     /// Print nothing but errors.
@@ -225,11 +226,7 @@ impl From<SplitArg> for Split {
 
 /// Parses `HOST` or `HOST:PORT`.
 pub(super) fn address(text: &str) -> Result<SocketAddr, String> {
-    use std::net::ToSocketAddrs as _;
-    let found =
-        text.to_socket_addrs().or_else(|_| (text, rackweave_reduce::PORT).to_socket_addrs());
-    let first = found.ok().and_then(|mut found| found.next());
-    first.ok_or_else(|| crate::not_an_address(text))
+    values::address(text, rackweave_reduce::PORT)
 }
 
 pub(super) fn some_time(text: &str) -> Result<Span, String> {

@@ -8,10 +8,11 @@ use rackweave_reduce::{
 use rackweave_wire::reduce::number_of;
 
 use super::circuits::Controller;
+use super::ended;
 use super::hosts_args::{MasterArgs, OutputArgs, OverlayArgs};
 use super::output::{Sink, json, summary};
-use super::{ended, interrupted, status};
-use crate::exit;
+use crate::shell::signal::Interrupt;
+use crate::shell::{events, exit, status};
 
 pub(super) fn master(args: &MasterArgs) -> miette::Result<u8> {
     let config = config(args)?;
@@ -20,7 +21,7 @@ pub(super) fn master(args: &MasterArgs) -> miette::Result<u8> {
     let mut ocs = ocs.map(|path| Controller::connect(path, &moves)).transpose()?;
     let quiesce = !args.circuits.no_quiesce;
     let moves = ocs.as_mut().map(|switch: &mut Controller| Moves { list: moves, quiesce, switch });
-    let stop = interrupted()?;
+    let stop = Interrupt::watch()?;
     let sink = match Sink::open(args.output.out.as_deref()) {
         Ok(sink) => sink,
         Err(why) => return ended(&why),
@@ -35,8 +36,8 @@ pub(super) fn master(args: &MasterArgs) -> miette::Result<u8> {
     let quiet = args.output.quiet;
     let mut report = |event| show(&event, quiet);
     let result = match moves {
-        Some(moves) => master.run_with_moves(&stop, moves, &mut report),
-        None => master.run(&stop, &mut report),
+        Some(moves) => master.run_with_moves(stop.flag(), moves, &mut report),
+        None => master.run(stop.flag(), &mut report),
     };
     match result {
         Ok(outcome) => finish(&outcome, sink, &args.output, workers),
@@ -59,7 +60,7 @@ pub(super) fn finish(
         return ended(&why);
     }
     if output.json {
-        crate::print(&format!("{:#}\n", json(outcome, workers)))?;
+        events::emit("result", json(outcome, workers))?;
     } else if !output.quiet {
         status(&summary(outcome, workers));
     }

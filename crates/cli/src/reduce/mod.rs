@@ -12,13 +12,8 @@ mod show;
 mod wordcount;
 mod worker;
 
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
-
+use crate::shell::{exit, status};
 use clap::Subcommand;
-use miette::miette;
-
-use crate::exit;
 
 // Descriptions are those of the arguments' types: a doc comment here would replace them, and hide their long form.
 #[derive(Debug, Subcommand)]
@@ -42,28 +37,6 @@ pub(crate) fn reduce(command: &ReduceCommand) -> miette::Result<u8> {
         ReduceCommand::WordCount(args) => wordcount::wordcount(args),
         ReduceCommand::AllReduce(args) => allreduce::allreduce(args),
     }
-}
-
-/// Whether input is being read, of which nothing has been sent yet: a signal then ends the process, which may be waiting for the input.
-static READING: AtomicBool = AtomicBool::new(false);
-
-/// Returns a flag that Ctrl-C or SIGTERM sets. A second signal ends the process.
-fn interrupted() -> miette::Result<Arc<AtomicBool>> {
-    let flag = Arc::new(AtomicBool::new(false));
-    let set = Arc::clone(&flag);
-    let handler = move || {
-        if set.swap(true, Ordering::Relaxed) || READING.load(Ordering::Relaxed) {
-            std::process::exit(i32::from(exit::INTERRUPTED));
-        }
-    };
-    ctrlc::set_handler(handler).map_err(|error| miette!("cannot listen for Ctrl-C: {error}"))?;
-    Ok(flag)
-}
-
-fn status(text: &str) {
-    use std::io::Write as _;
-    // If stderr is closed, the text cannot be reported anywhere.
-    let _ = std::io::stderr().lock().write_all(text.as_bytes());
 }
 
 /// Reports why a job has failed.

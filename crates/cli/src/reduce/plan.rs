@@ -16,7 +16,7 @@ use rackweave_rackless::{podfile, trace};
 
 use super::args::{Format, PlanArgs};
 use super::show;
-use crate::{escaped, print};
+use crate::shell::{escaped, print};
 
 /// The longest file of a pod.
 const MAX_POD_BYTES: u64 = 1 << 20;

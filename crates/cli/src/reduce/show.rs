@@ -8,15 +8,10 @@ use rackweave_rackless::plan::Step;
 use serde_json::{Value, json};
 
 use super::plan::Report;
+use crate::shell::size;
 
 /// Racks are shown in the table up to this number of servers.
 const SHOWN_SERVERS: u32 = 16;
-
-/// A number of bytes with three significant digits, such as "12.3 MB".
-#[expect(clippy::cast_precision_loss, reason = "three digits are shown")]
-fn size(bytes: u64) -> String {
-    rackweave_lab::report::number::bytes(bytes as f64)
-}
 
 /// A time with three digits after the point; one without end is "never".
 fn time(span: Span) -> String {

@@ -11,16 +11,17 @@ use rackweave_reduce::{
     ReduceError, WorkerConfig, run_worker,
 };
 
+use super::ended;
 use super::hosts_args::WordCountArgs;
 use super::local::{LOOPBACK, Local, watch};
 use super::master::{finish, show};
 use super::output::Sink;
 use super::worker::count;
-use super::{ended, interrupted, status};
-use crate::{escaped, exit};
+use crate::shell::signal::Interrupt;
+use crate::shell::{escaped, exit, status};
 
 pub(super) fn wordcount(args: &WordCountArgs) -> miette::Result<u8> {
-    let stop = interrupted()?;
+    let stop = Interrupt::watch()?;
     let files = files(&args.paths).map_err(|error| miette!("{}", escaped(&error.to_string())))?;
     let sink = match Sink::open(args.output.out.as_deref()) {
         Ok(sink) => sink,
@@ -63,7 +64,7 @@ pub(super) fn wordcount(args: &WordCountArgs) -> miette::Result<u8> {
                 scope.spawn(move || work(number, pieces, split, place, at, over))
             })
             .collect();
-        let watched = scope.spawn(|| watch(&stop, &over));
+        let watched = scope.spawn(|| watch(stop.flag(), &over));
         let result = master.run(&over, &mut |event| match &event {
             // They are threads that read.
             MasterEvent::Waiting { .. } => {}

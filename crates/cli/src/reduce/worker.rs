@@ -13,24 +13,24 @@ use rackweave_reduce::{
     Attachment, Encoder, MasterAt, ReduceError, WorkerConfig, WorkerReport, lines, run_worker,
 };
 
+use super::ended;
 use super::hosts_args::{OverlayArgs, WorkerArgs, address};
 use super::master::attachment;
-use super::{READING, ended, interrupted, status};
-use crate::{escaped, exit};
+use crate::shell::signal::Interrupt;
+use crate::shell::{escaped, events, exit, status};
 
 pub(super) fn worker(args: &WorkerArgs) -> miette::Result<u8> {
     let config = config(args)?;
-    let stop = interrupted()?;
+    let stop = Interrupt::watch()?;
     let mut pairs = Encoder::new(args.job.operator.into());
-    READING.store(true, Ordering::Relaxed);
-    let read = match &args.pairs {
-        Some(path) => read_pairs(path, args.complete, &stop, &mut pairs)?,
-        None => files(&args.paths).and_then(|files| {
+    // Nothing has been sent yet.
+    let read = stop.ends_during(|| match &args.pairs {
+        Some(path) => read_pairs(path, args.complete, stop.flag(), &mut pairs),
+        None => Ok(files(&args.paths).and_then(|files| {
             let pieces = files.into_iter().map(|(path, _)| Piece { path, start: 0, end: u64::MAX });
-            count(pieces, args.words.split.into(), &stop, &mut pairs)
-        }),
-    };
-    READING.store(false, Ordering::Relaxed);
+            count(pieces, args.words.split.into(), stop.flag(), &mut pairs)
+        })),
+    })?;
     match read {
         Ok(()) => {}
         Err(WordsError::Interrupted) => {
@@ -45,7 +45,7 @@ pub(super) fn worker(args: &WorkerArgs) -> miette::Result<u8> {
         let what = if args.pairs.is_some() { "pairs" } else { "words" };
         status(&format!("read {added} {what} with {keys} keys\n"));
     }
-    match run_worker(config, pairs, &stop) {
+    match run_worker(config, pairs, stop.flag()) {
         Ok(report) => {
             show(&report, args)?;
             Ok(exit::DONE)
@@ -68,7 +68,7 @@ fn show(report: &WorkerReport, args: &WorkerArgs) -> miette::Result<u8> {
             "retransmitted": retransmitted,
             "restarts": restarts,
         });
-        return crate::print(&format!("{document:#}\n"));
+        return events::emit("result", document);
     }
     if !args.quiet {
         status(&format!(

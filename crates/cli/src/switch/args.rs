@@ -189,7 +189,7 @@ pub(crate) struct ShowArgs {
     /// Show the switch's activity once per second.
     #[arg(long)]
     pub(crate) stats: bool,
-    /// At the end, print one JSON document with all counters and links.
+    /// At the end, print one line of JSON with all counters and links.
     #[arg(long)]
     pub(crate) json: bool,
     /// Serve counters for Prometheus at http://ADDR/metrics; a port without an address is on loopback.

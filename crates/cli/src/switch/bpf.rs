@@ -4,14 +4,14 @@ use std::fmt::Write as _;
 use std::net::Ipv4Addr;
 
 use miette::miette;
+use rackweave_bpf::orca::{Tor, TorConfig, TorCounters, TorHost};
 use rackweave_group::orca::label::Layout;
-use rackweave_orca_bpf::{Tor, TorConfig, TorCounters, TorHost};
 use rackweave_switch::fabric::Fabric;
 use serde_json::json;
 
 use super::args::SwitchArgs;
 use super::fabric_of;
-use crate::{exit, print};
+use crate::shell::{events, exit, print, status};
 
 /// Attaches the program, and waits for Ctrl-C.
 pub(super) fn run(args: &SwitchArgs) -> miette::Result<u8> {
@@ -19,7 +19,7 @@ pub(super) fn run(args: &SwitchArgs) -> miette::Result<u8> {
     let mut tor = match Tor::attach(&config) {
         Ok(tor) => tor,
         Err(error) => {
-            super::print_status(&format!("error: {error}\n"));
+            status(&format!("error: {error}\n"));
             return Ok(exit::FAILED);
         }
     };
@@ -27,14 +27,14 @@ pub(super) fn run(args: &SwitchArgs) -> miette::Result<u8> {
     super::until_interrupted(|| {
         if args.show.stats {
             let counters = read(&mut tor)?;
-            super::print_status(&line(&tor, &counters, &before));
+            status(&line(&tor, &counters, &before));
             before = counters;
         }
         Ok(())
     })?;
     let counters = read(&mut tor)?;
     if args.show.json {
-        print(&format!("{:#}\n", document(&tor, &counters)))
+        events::emit("result", document(&tor, &counters))
     } else {
         print(&text(&tor, &counters))
     }

@@ -10,6 +10,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
+use crate::shell::escaped;
 use miette::miette;
 use rackweave_core::{DropReason, Span};
 use rackweave_linux::switch::Control;
@@ -43,7 +44,7 @@ impl Listener {
     /// Opens the socket.
     pub(super) fn open(path: &Path) -> miette::Result<Self> {
         let listener = listen_privately(path).map_err(|error| {
-            let path = crate::escaped(&path.to_string_lossy());
+            let path = escaped(&path.to_string_lossy());
             miette!("cannot listen for controllers at `{path}`: {error}")
         })?;
         Ok(Self { listener, path: path.to_owned() })

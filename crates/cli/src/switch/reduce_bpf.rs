@@ -3,11 +3,12 @@
 use std::fmt::Write as _;
 
 use miette::miette;
-use rackweave_reduce_bpf::{Tor, TorConfig, TorCounters, TorError};
+use rackweave_bpf::TorError;
+use rackweave_bpf::reduce::{Tor, TorConfig, TorCounters};
 use serde_json::json;
 
 use super::args::SwitchArgs;
-use crate::{exit, print};
+use crate::shell::{events, exit, print, status};
 
 /// Attaches the program, and waits for Ctrl-C.
 pub(super) fn run(args: &SwitchArgs) -> miette::Result<u8> {
@@ -15,7 +16,7 @@ pub(super) fn run(args: &SwitchArgs) -> miette::Result<u8> {
         Ok(tor) => tor,
         Err(TorError::Config(why)) => return Err(miette!("{why}")),
         Err(error) => {
-            super::print_status(&format!("error: {error}\n"));
+            status(&format!("error: {error}\n"));
             return Ok(exit::FAILED);
         }
     };
@@ -25,14 +26,14 @@ pub(super) fn run(args: &SwitchArgs) -> miette::Result<u8> {
         if args.show.stats {
             let counters = read()?;
             let jobs = tor.jobs().map_err(|error| miette!("{error}"))?.len();
-            super::print_status(&line(&counters, &before, jobs));
+            status(&line(&counters, &before, jobs));
             before = counters;
         }
         Ok(())
     })?;
     let counters = read()?;
     if args.show.json {
-        print(&format!("{:#}\n", document(&counters)))
+        events::emit("result", document(&counters))
     } else {
         print(&text(&counters))
     }

@@ -54,7 +54,7 @@ impl Folder {
         let output = self.run(&[arguments, &["--json"]].concat());
         assert_eq!(output.status.code(), Some(0), "{output:?}");
         assert!(output.stderr.is_empty(), "{output:?}");
-        serde_json::from_slice(&output.stdout).unwrap()
+        crate::common::result(&String::from_utf8(output.stdout).unwrap())
     }
 
     /// Runs a command that fails, and returns its sentence on one line.

@@ -46,7 +46,7 @@ fn another_agent_takes_over_when_the_active_one_is_killed() {
     assert!(!active(3)(&event), "{event}");
     assert_eq!(send.end(), Some(0));
     let text: String = send.stdout.iter().collect();
-    let document: Value = serde_json::from_str(&text).unwrap();
+    let document = crate::common::result(&text);
     println!("{document:#}");
     assert_eq!(document["spread"], "labels");
     for (receiver, host) in receivers.iter_mut().zip([4, 5]) {

@@ -22,7 +22,7 @@ fn document(part: &mut Process) -> Value {
     let text: String = part.stdout.iter().collect();
     let message: Vec<String> = part.stderr.iter().collect();
     assert_eq!(code, Some(0), "{text} {message:?}");
-    serde_json::from_str(&text).unwrap()
+    crate::common::result(&text)
 }
 
 fn assert_has(world: &World, host: u32) {
@@ -87,7 +87,7 @@ fn send_and_receive_go_through_agents() {
         assert_has(&world, host);
     }
     let received: String = receivers[0].stdout.iter().collect();
-    let received: Value = serde_json::from_str(&received).unwrap();
+    let received = crate::common::result(&received);
     assert_eq!(
         (&received["state"], &received["from"]),
         (&"received".into(), &"10.0.0.0:6722".into())

@@ -76,8 +76,9 @@ fn bench(transport: &str, server: &str, more: &[&str]) -> Output {
 }
 
 fn json(output: &Output) -> Value {
-    let (out, error) = (&output.stdout, String::from_utf8_lossy(&output.stderr));
-    serde_json::from_slice(out).unwrap_or_else(|_| panic!("no JSON: {error}"))
+    let (out, error) = (output.stdout.clone(), String::from_utf8_lossy(&output.stderr));
+    assert!(!out.is_empty(), "no JSON: {error}");
+    crate::common::result(&String::from_utf8(out).unwrap())
 }
 
 fn stderr(output: &Output) -> String {

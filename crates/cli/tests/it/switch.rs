@@ -97,7 +97,7 @@ fn a_scenarios_fabric_and_json() {
     interrupt(&running.0);
     let mut json = String::new();
     running.0.stdout.take().unwrap().read_to_string(&mut json).unwrap();
-    let json: serde_json::Value = serde_json::from_str(&json).unwrap();
+    let json = crate::common::result(&json);
     assert_eq!(json["counters"]["received"], 0);
     assert!(json["links"].as_array().unwrap().len() > 4);
 }
@@ -205,7 +205,7 @@ fn requests_for_chunks_go_to_their_holders() {
     interrupt(&running.0);
     let mut json = String::new();
     running.0.stdout.take().unwrap().read_to_string(&mut json).unwrap();
-    let json: serde_json::Value = serde_json::from_str(&json).unwrap();
+    let json = crate::common::result(&json);
     assert_eq!(
         (&json["program"]["redirected"], &json["program"]["not_authentic"]),
         (&1.into(), &1.into())

@@ -4,7 +4,7 @@ use std::num::NonZeroU8;
 
 use rackweave_core::{Bytes, Rate, Span};
 use rackweave_sim::config::{
-    BufferConfig, FabricConfig, QueueOptions, Routing, SwitchConfig, Topology, TrimConfig,
+    BufferConfig, FabricConfig, Routing, SwitchConfig, Topology, TrimConfig,
 };
 use serde::{Deserialize, Serialize};
 
@@ -20,57 +20,99 @@ const MAX_PORTS: u64 = 65_536;
 #[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Fabric {
+    /// `"single-switch"`, `"dumbbell"`, `"leaf-spine"`, `"fat-tree"`, or a pod: `"racks"`,
+    /// `"rackless"`, `"tor-circuits"`. Required.
     pub(crate) topology: TopologyName,
+    /// single-switch: number of hosts, required. rackless: number of servers, by default one at
+    /// each port.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) hosts: Option<AtLeast<2>>,
+    /// dumbbell: hosts at the left switch. Required.
     #[serde(skip_serializing_if = "Option::is_none")]
     left: Option<AtLeast<1>>,
+    /// dumbbell: hosts at the right switch. Required.
     #[serde(skip_serializing_if = "Option::is_none")]
     right: Option<AtLeast<1>>,
+    /// leaf-spine: number of leaves. Required.
     #[serde(skip_serializing_if = "Option::is_none")]
     leaves: Option<AtLeast<1>>,
+    /// leaf-spine: hosts at each leaf. Required.
     #[serde(skip_serializing_if = "Option::is_none")]
     hosts_per_leaf: Option<AtLeast<1>>,
+    /// leaf-spine: number of spines. Each leaf has one link to each. Default: follows from
+    /// `oversubscription` and `core_link`.
     #[serde(skip_serializing_if = "Option::is_none")]
     spines: Option<AtLeast<1>>,
+    /// fat-tree: ports of a switch, an even number. There are k³/4 hosts. Required.
     #[serde(skip_serializing_if = "Option::is_none")]
     k: Option<AtLeast<2>>,
+    /// Pods: server ports of each ToR, such as `[4, 2, 2]`. Servers fill ToRs in the order of their
+    /// numbers. Required.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) tors: Option<Vec<AtLeast<1>>>,
+    /// Pods: links from each ToR to the core switch, a number or a list by ToR. Flows share
+    /// parallel uplinks as they share equal paths. Default: tor-circuits: 0; otherwise required.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) uplinks: Option<PerTor>,
+    /// tor-circuits: ports of each ToR at the OCS, a number or a list by ToR. Required.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) circuit_ports: Option<PerTor>,
+    /// rackless: the ToR of each server, such as `[0, 0, 1, 1]`. tor-circuits: pairs of ToRs, such
+    /// as `[[0, 1], [0, 2]]`, which may repeat. Default: rackless: in order; tor-circuits:
+    /// required.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) circuits: Option<Vec<Circuit>>,
+    /// Pods: time in which the OCS moves its mirrors. Default: `"25 ms"`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) switching_delay: Option<Unit<Span>>,
+    /// Pods: time after it in which transceivers lock and links come up. Default: `"0 s"`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) link_delay: Option<Unit<Span>>,
+    /// Pods: ports that are dark for both delays when circuits change. `"moved"`: those of circuits
+    /// that end or begin. `"all"`: all. Default: `"moved"`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) dark: Option<DarkName>,
+    /// Rate of hosts' links. Default: `"10 Gbps"`.
     #[serde(default = "default_host_link")]
     host_link: Unit<Rate>,
+    /// Rate of links between switches; in pods of each uplink and of each circuit between ToRs.
+    /// Default: leaf-spine: the rate that makes `oversubscription` 1; otherwise `host_link`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) core_link: Option<Unit<Rate>>,
+    /// fat-tree: rate of links between edge and aggregation switches. `core_link` is then for those
+    /// above. Default: `core_link`.
     #[serde(skip_serializing_if = "Option::is_none")]
     aggregation_link: Option<Unit<Rate>>,
+    /// Instead of `core_link` (leaf-spine: or `spines`). 4 means that the hosts of a leaf can send
+    /// four times what its uplinks carry. In pods the ToR with the most server ports per link
+    /// upwards counts.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) oversubscription: Option<f64>,
+    /// Propagation delay of hosts' links, one way. Default: `"50 ns"`.
     #[serde(default = "default_link_delay")]
     host_link_delay: Unit<Span>,
+    /// List of delays in place of `host_link_delay`: host *i* uses entry *i* modulo the list's
+    /// length.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     host_link_delays: Vec<Unit<Span>>,
+    /// Propagation delay between switches, one way. Default: `"50 ns"`.
     #[serde(default = "default_link_delay")]
     core_link_delay: Unit<Span>,
+    /// From the transport's decision to the first bit on the link. Default: `"500 ns"`.
     #[serde(default = "default_host_delay")]
     host_send_delay: Unit<Span>,
+    /// From the last bit to the transport. Default: `"500 ns"`.
     #[serde(default = "default_host_delay")]
     host_receive_delay: Unit<Span>,
+    /// Time that a host's one receive processor takes for each packet, after `host_receive_delay`.
+    /// Packets wait for it in a ring of 1024; more are dropped. Ideal times are without it. Not
+    /// with `[host]`; simulator only. Default: none.
     #[serde(skip_serializing_if = "Option::is_none")]
     host_receive_cost: Option<Unit<Span>>,
+    /// Table: the switches, all alike.
     #[serde(default)]
     switch: Switch,
+    /// Pods, list of tables: changes of circuits.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub(super) moves: Vec<MoveSpec>,
 }
@@ -90,23 +132,39 @@ pub(crate) enum TopologyName {
 #[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
 #[serde(deny_unknown_fields, default)]
 struct Switch {
+    /// From a packet's last bit in to the queue of its output port. Default: `"250 ns"`.
     latency: Unit<Span>,
+    /// Limit: bytes per port. Default: `"500 KB"`; with `pfabric`: 24 packets.
     #[serde(skip_serializing_if = "Option::is_none")]
     buffer: Option<Limit>,
+    /// Instead of `buffer`: bytes for all ports of a switch together.
     #[serde(skip_serializing_if = "Option::is_none")]
     shared_buffer: Option<Unit<Bytes>>,
+    /// A port may hold this many times the free part of the shared buffer. Default: 1.
     #[serde(skip_serializing_if = "Option::is_none")]
     shared_alpha: Option<f64>,
+    /// Limit: ECN-capable packets that find a longer queue are marked. Default: `"65 packets"`
+    /// (DCTCP's rule at 10 Gbps).
     ecn_threshold: Limit,
+    /// `true` or a table: full queues trim packets to their headers, as in NDP. A header that finds
+    /// no room is dropped or returned to its sender. Default: false.
     // A resolved scenario omits `trim = false`, because a sweep over a key of the table could not replace it.
     #[serde(skip_serializing_if = "Trim::is_off")]
     trim: Trim,
+    /// false: each port has one queue and ignores priorities. Default: true.
     #[serde(skip_serializing_if = "is_true")]
     priorities: bool,
+    /// pFabric's queue: the message with the fewest remaining bytes goes first, and a full queue
+    /// drops a packet of the one with the most. Not with `trim`, `shared_buffer` or `priorities =
+    /// false`. Default: false.
     #[serde(skip_serializing_if = "is_false")]
     pfabric: bool,
+    /// Packets that are not ECN-capable are dropped above `ecn_threshold`, as by a switch that
+    /// marks by RED (Aeolus). Default: false.
     #[serde(skip_serializing_if = "is_false")]
     selective_drop: bool,
+    /// `"transport"`: by flow or sprayed, as the transport requests. `"ecmp"`: by flow. `"spray"`:
+    /// each packet at random. Default: `"transport"`.
     routing: RoutingName,
 }
 
@@ -122,17 +180,17 @@ const fn is_false(value: &bool) -> bool {
 
 impl Default for Switch {
     fn default() -> Self {
+        let switch = SwitchConfig::default();
         Self {
-            latency: Unit(Span::from_ns(250)),
+            latency: Unit(switch.latency),
             buffer: None,
             shared_buffer: None,
             shared_alpha: None,
-            // DCTCP's threshold for 10 Gbps links (SIGCOMM'10, section 3.5).
-            ecn_threshold: Limit(Some(65 * FULL_PACKET)),
+            ecn_threshold: Limit(switch.ecn_threshold_bytes),
             trim: Trim::Off,
-            priorities: true,
+            priorities: switch.priorities,
             pfabric: false,
-            selective_drop: false,
+            selective_drop: switch.options.selective_drop,
             routing: RoutingName::Transport,
         }
     }
@@ -162,9 +220,15 @@ impl Trim {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(deny_unknown_fields, default)]
 struct TrimQueues {
+    /// Limit: data packets that a port holds before it trims. Default: `"8 packets"`.
     data_queue: Limit,
+    /// Limit: headers that a port holds. Default: `"16 packets"`.
     header_queue: Limit,
+    /// Headers without room return to their senders. Default: true.
     return_to_sender: bool,
+    /// Headers sent for one waiting packet of data, 1 to 255. Packets of the highest priority count
+    /// as headers. `"unlimited"` is strict priority, with which data can wait for seconds. Default:
+    /// 10.
     headers_per_packet: Count,
 }
 
@@ -228,12 +292,11 @@ impl Serialize for Trim {
 const fn default_host_link() -> Unit<Rate> {
     Unit(Rate::from_gbps(10))
 }
-/// The propagation delay of ten metres of fibre.
 const fn default_link_delay() -> Unit<Span> {
-    Unit(Span::from_ns(50))
+    Unit(FabricConfig::LINK_DELAY)
 }
 const fn default_host_delay() -> Unit<Span> {
-    Unit(Span::from_ns(500))
+    Unit(FabricConfig::HOST_DELAY)
 }
 
 impl Fabric {
@@ -242,15 +305,12 @@ impl Fabric {
         if !swept.contains("fabric.topology") {
             self.refuse_foreign_keys()?;
         }
-        Ok(FabricConfig {
-            topology: self.topology()?,
-            host_link_delay: self.host_link_delay.0,
-            host_link_delays: self.host_link_delays.iter().map(|delay| delay.0).collect(),
-            core_link_delay: self.core_link_delay.0,
-            host_send_delay: self.host_send_delay.0,
-            host_receive_delay: self.host_receive_delay.0,
-            switch: self.switch.resolve()?,
-        })
+        let mut config = FabricConfig::new(self.topology()?)
+            .with_link_delays(self.host_link_delay.0, self.core_link_delay.0)
+            .with_host_delays(self.host_send_delay.0, self.host_receive_delay.0)
+            .with_switch(self.switch.resolve()?);
+        config.host_link_delays = self.host_link_delays.iter().map(|delay| delay.0).collect();
+        Ok(config)
     }
 
     /// Time that a host's processor takes for each packet that it receives.
@@ -417,6 +477,10 @@ impl TopologyName {
 impl Switch {
     fn resolve(&self) -> Result<SwitchConfig, Problem> {
         let key = |name: &str| format!("fabric.switch.{name}");
+        let mut switch = SwitchConfig::default();
+        if self.pfabric {
+            switch = switch.with_pfabric();
+        }
         let buffer = match (self.buffer, self.shared_buffer) {
             (Some(_), Some(_)) => {
                 return Err(Problem::new(
@@ -442,11 +506,12 @@ impl Switch {
                 ));
             }
             (buffer, None) => {
-                // pFabric: two bandwidth-delay products, 36 KB on its paper's fabric (SIGCOMM'13, section 5.1).
-                let usual = if self.pfabric { 24 * FULL_PACKET } else { 500_000 };
-                let limit = buffer.unwrap_or(Limit(Some(usual)));
-                holds_a_packet(&key("buffer"), limit.0)?;
-                BufferConfig::PerPort { bytes: limit.0.unwrap_or(u64::MAX) }
+                if let Some(limit) = buffer {
+                    holds_a_packet(&key("buffer"), limit.0)?;
+                    BufferConfig::PerPort { bytes: limit.0.unwrap_or(u64::MAX) }
+                } else {
+                    switch.buffer
+                }
             }
         };
         let trim = match self.trim {
@@ -454,12 +519,12 @@ impl Switch {
             Trim::On(queues) => {
                 holds_a_packet(&key("trim"), queues.data_queue.0)?;
                 holds_a_packet(&key("trim"), queues.header_queue.0)?;
-                Some(TrimConfig {
-                    data_queue_bytes: queues.data_queue.0.unwrap_or(u64::MAX),
-                    header_queue_bytes: queues.header_queue.0.unwrap_or(u64::MAX),
-                    return_to_sender: queues.return_to_sender,
-                    headers_per_packet: headers_per_packet(queues.headers_per_packet)?,
-                })
+                let bytes = |queue: Limit| queue.0.unwrap_or(u64::MAX);
+                let trim = TrimConfig::NDP
+                    .with_queues(bytes(queues.data_queue), bytes(queues.header_queue))
+                    .with_return_to_sender(queues.return_to_sender)
+                    .with_headers_per_packet(headers_per_packet(queues.headers_per_packet)?);
+                Some(trim)
             }
         };
         if trim.is_some() && !self.priorities {
@@ -493,24 +558,18 @@ impl Switch {
                 "`selective_drop` needs an `ecn_threshold`, above which packets that are not ECN-capable are dropped",
             ));
         }
-        let options =
-            QueueOptions { by_remaining: self.pfabric, selective_drop: self.selective_drop };
         let routing = match self.routing {
             RoutingName::Transport => Routing::Transport,
             RoutingName::Ecmp => Routing::Ecmp,
             RoutingName::Spray => Routing::Spray,
         };
-        let ecn_threshold_bytes = self.ecn_threshold.0;
-        let (latency, priorities) = (self.latency.0, self.priorities);
-        Ok(SwitchConfig {
-            latency,
-            buffer,
-            ecn_threshold_bytes,
-            priorities,
-            trim,
-            options,
-            routing,
-        })
+        switch = switch.with_latency(self.latency.0).with_routing(routing);
+        switch.buffer = buffer;
+        switch.ecn_threshold_bytes = self.ecn_threshold.0;
+        switch.priorities = self.priorities;
+        switch.trim = trim;
+        switch.options.selective_drop = self.selective_drop;
+        Ok(switch)
     }
 }
 

@@ -24,8 +24,10 @@ pub struct Hosts {
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-struct File {
+struct HostsFile {
+    /// Address of each host, by host number. Required.
     hosts: Vec<String>,
+    /// Table: the fabric that connects them, with the keys of `[fabric]`. Default: none.
     fabric: Option<Fabric>,
 }
 
@@ -38,7 +40,8 @@ impl Hosts {
         let sources = Sources::new(file, text);
         let root = parse_document(text, 0).map_err(|error| sources.not_toml(0, error))?;
         let start = Origin::new(0, 0..0);
-        let read: File = de::from_table(&root, start).map_err(|error| sources.de_error(error))?;
+        let read: HostsFile =
+            de::from_table(&root, start).map_err(|error| sources.de_error(error))?;
         let said = |problem: Problem| {
             let error = ScenarioError::new(format!("{file}: {}", problem.message));
             match problem.help {

@@ -12,23 +12,43 @@ use super::values::{Count, Share, Unit};
 #[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
 #[serde(deny_unknown_fields, default)]
 pub(crate) struct Measure {
+    /// Messages that start before this are not measured. Default: poisson, closed-loop, periodic:
+    /// `"1 ms"`; otherwise `"0 s"`.
     #[serde(skip_serializing_if = "Option::is_none")]
     warmup: Option<Unit<Span>>,
+    /// How many messages are measured. `"unlimited"`: all that start after the warm-up and before
+    /// the time limit. Default: poisson, closed-loop, periodic: 100,000; otherwise `"unlimited"`.
     #[serde(skip_serializing_if = "Option::is_none")]
     messages: Option<Count>,
-    /// The time at which statistics of ports begin, if it differs from the end of the warm-up.
+    /// Statistics of ports (utilisation, queues, drops of each link) begin here. Default: the
+    /// warm-up's end.
     #[serde(skip_serializing_if = "Option::is_none")]
     queues_from: Option<Unit<Span>>,
+    /// The run ends here at the latest, in simulated time. It also ends, as "packet limit", with 50
+    /// million packets under way (5 GB). Default: `"10 s"`.
     time_limit: Unit<Span>,
+    /// Messages unfinished when the run ends: `"count"` in percentiles, or `"leave out"`. Default:
+    /// `"count"`.
     pub(crate) unfinished: Unfinished,
+    /// `"continue"`: the load goes on until all measured messages have ended. `"stop"`: once all of
+    /// them have started, no stream starts messages. Simulator only. Default: `"continue"`.
     #[serde(skip_serializing_if = "LoadAfter::is_default")]
     load_after: LoadAfter,
+    /// Sampling interval of queues.csv. `"0 s"`: never. Default: `"20 us"`.
     sample_every: Unit<Span>,
+    /// Upper edges of the tables by size. One more bucket follows the last. Default: 100 B, 1 KB,
+    /// 10 KB, 100 KB, 1 MB.
     size_buckets: Vec<Unit<Bytes>>,
+    /// Receivers check every byte of every message. Default: false.
     verify: bool,
+    /// Every message is written to messages.csv. Default: false.
     pub(crate) messages_csv: bool,
+    /// Ports whose packets are written to capture-N.pcapng: `"host 3 sends"`, `"host 3 receives"`,
+    /// `"core link 2"`. Default: none.
     capture: Vec<String>,
+    /// Most packets in all captures together, the first ones by time. Default: 100,000.
     capture_limit: u32,
+    /// List of tables: traffic that is counted over time. Simulator only. Default: none.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     traffic: Vec<TrafficSpec>,
 }
@@ -37,11 +57,15 @@ pub(crate) struct Measure {
 #[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
 struct TrafficSpec {
+    /// Name in traffic.csv. Required.
     name: String,
-    /// "switch 0", or ports as in `capture`.
+    /// `"switch 0"`: all links into it, wherever circuits lead. Or ports, as in `capture`.
+    /// Required.
     at: OneOrMany,
+    /// Hosts that send it. Default: all.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     from: Vec<u32>,
+    /// Time of one count. Default: `"10 ms"`.
     #[serde(default = "ten_ms")]
     interval: Unit<Span>,
 }
@@ -59,19 +83,21 @@ const fn ten_ms() -> Unit<Span> {
 
 impl Default for Measure {
     fn default() -> Self {
+        let MeasureConfig { time_limit, sample_every, verify, capture_limit, .. } =
+            MeasureConfig::default();
         Self {
             warmup: None,
             messages: None,
             queues_from: None,
-            time_limit: Unit(Span::from_secs(10)),
+            time_limit: Unit(time_limit),
             unfinished: Unfinished::Count,
             load_after: LoadAfter::Continue,
-            sample_every: Unit(Span::from_us(20)),
+            sample_every: Unit(sample_every),
             size_buckets: [100, 1_000, 10_000, 100_000, 1_000_000].map(|n| Unit(Bytes(n))).into(),
-            verify: false,
+            verify,
             messages_csv: false,
             capture: Vec::new(),
-            capture_limit: 100_000,
+            capture_limit: capture_limit as u32,
             traffic: Vec::new(),
         }
     }
@@ -112,9 +138,9 @@ impl Measure {
     /// Resolves the configuration. With `endless`, the workload goes on until it is stopped, so a start-up phase is cut
     /// off and a number of messages must end the run.
     pub(crate) fn resolve(&self, endless: bool, places: Places) -> Result<MeasureConfig, Problem> {
-        let warmup =
-            self.warmup.map_or(if endless { Span::from_ms(1) } else { Span::ZERO }, |s| s.0);
-        let messages = self.messages.unwrap_or(Count(endless.then_some(100_000)));
+        let usual = if endless { MeasureConfig::endless() } else { MeasureConfig::default() };
+        let warmup = self.warmup.map_or(usual.warmup, |warmup| warmup.0);
+        let messages = self.messages.map_or(usual.messages, |count| count.0.unwrap_or(u64::MAX));
         if self.time_limit.0 <= warmup {
             return Err(Problem::new(
                 "measure.time_limit",
@@ -129,27 +155,24 @@ impl Measure {
             ));
         }
         self.size_buckets()?;
-        Ok(MeasureConfig {
-            warmup,
-            messages: messages.0.unwrap_or(u64::MAX),
-            ports_from,
-            time_limit: self.time_limit.0,
-            sample_every: self.sample_every.0,
-            verify: self.verify,
-            capture: self
-                .capture
-                .iter()
-                .map(|text| capture_port(text, places))
-                .collect::<Result<_, _>>()
-                .map_err(|message| {
-                    Problem::new("measure.capture", message).with_help(
-                        "ports are written as \"host 3 sends\", \"host 3 receives\" or \"core link 2\"",
-                    )
-                })?,
-            capture_limit: self.capture_limit as usize,
-            traffic: self.traffic(places)?,
-            stop_load: self.load_after == LoadAfter::Stop,
-        })
+        let capture = self.capture.iter().map(|text| capture_port(text, places));
+        let capture = capture.collect::<Result<_, _>>().map_err(|message| {
+            Problem::new("measure.capture", message).with_help(
+                "ports are written as \"host 3 sends\", \"host 3 receives\" or \"core link 2\"",
+            )
+        })?;
+        let mut config = MeasureConfig::default();
+        config.warmup = warmup;
+        config.messages = messages;
+        config.ports_from = ports_from;
+        config.time_limit = self.time_limit.0;
+        config.sample_every = self.sample_every.0;
+        config.verify = self.verify;
+        config.capture = capture;
+        config.capture_limit = self.capture_limit as usize;
+        config.traffic = self.traffic(places)?;
+        config.stop_load = self.load_after == LoadAfter::Stop;
+        Ok(config)
     }
 
     fn traffic(&self, places: Places) -> Result<Vec<TrafficConfig>, Problem> {
@@ -174,18 +197,21 @@ impl Measure {
         self.traffic.iter().enumerate().map(resolve).collect()
     }
 
-    /// Refuses keys that have no meaning for a cast or an image, all of which is measured.
-    pub(crate) fn check_for_many(&self, kind: &str) -> Result<(), Problem> {
+    /// Refuses keys that have no meaning for a kind of workload, all of which is measured. `help` says what takes their place.
+    pub(crate) fn check_for_many(
+        &self,
+        kind: &str,
+        help: Option<&'static str>,
+    ) -> Result<(), Problem> {
         if self.messages.is_none() {
             return Ok(());
         }
         let message =
             format!("`messages` has no meaning with [workload.{kind}], all of which is measured");
         let problem = Problem::new("measure.messages", message);
-        Err(if kind == "cast" {
-            problem.with_help("workload.cast.files and workload.cast.repeat name the files; `warmup` leaves out the first of them")
-        } else {
-            problem
+        Err(match help {
+            Some(help) => problem.with_help(help),
+            None => problem,
         })
     }
 
@@ -269,14 +295,21 @@ fn among(what: &str, text: &str, count: u32) -> Result<u32, String> {
 #[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct FaultSpec {
+    /// Of links: `"loss"`, `"corruption"`, `"duplication"`, `"reordering"`, `"down"`. Of hosts:
+    /// `"pause"`, `"crash"`. Required.
     kind: FaultName,
+    /// `"all links"`, `"core links"`, `"link of host 3"`, `"core link 2"` or `"host 3"`. Required.
     place: String,
+    /// loss, corruption, duplication, reordering: of each packet. Required.
     #[serde(skip_serializing_if = "Option::is_none")]
     probability: Option<Share>,
+    /// reordering: packets are late by a time uniform up to this. Default: `"10 us"`.
     #[serde(skip_serializing_if = "Option::is_none")]
     delay: Option<Unit<Span>>,
+    /// Start of the fault. Default: `"0 s"`.
     #[serde(default = "at_once")]
     from: Unit<Span>,
+    /// End of the fault. Default: never.
     #[serde(skip_serializing_if = "Option::is_none")]
     until: Option<Unit<Span>>,
 }
@@ -373,7 +406,7 @@ fn fault_place(text: &str, places: Places) -> Result<FaultPlace, String> {
 #[derive(Clone, Debug, Default, PartialEq, Deserialize, Serialize)]
 #[serde(deny_unknown_fields, default)]
 pub(crate) struct Plot {
-    /// The headline of the report.
+    /// Headline of report.html. Default: the scenario's name.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) title: Option<String>,
 }

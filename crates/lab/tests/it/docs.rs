@@ -1,11 +1,19 @@
-//! The documentation of scenario files names every key, and its examples run.
+//! The documentation of scenario files has the keys that are read, and its examples run.
 
 use std::path::Path;
 
+use rackweave_docs::keys::KeyTable;
 use rackweave_lab::Scenario;
 use rackweave_lab::list::{Topic, items};
+use rackweave_lab::study;
 
-const DOCS: &str = include_str!("../../../../docs/reference/scenario.md");
+const SCENARIO: &str = include_str!("../../../../docs/reference/scenario.md");
+const TRANSPORTS: &str = include_str!("../../../../docs/reference/transports.md");
+
+const FABRIC: &str = "[fabric]\ntopology='single-switch'\nhosts=2\n";
+const TCP: &str = "[transport]\nname='tcp'\n";
+const WORKLOAD: &str = "[workload]\narrivals='permutation'\nsizes='1 KB'\n";
+const UNKNOWN: &str = "qqqqqqqqqqqqqqq=1\n";
 
 /// The keys that a table knows, as its error about an unknown one lists them.
 fn known_keys(text: &str) -> Vec<String> {
@@ -15,56 +23,77 @@ fn known_keys(text: &str) -> Vec<String> {
     list.split(", ").map(str::to_owned).collect()
 }
 
+/// The names that every transport or scheme knows have rows written by hand.
 #[test]
-fn every_key_is_documented() {
-    let rest = "\n[workload]\narrivals='permutation'\nsizes='1 KB'\n";
-    let fabric = "[fabric]\ntopology='single-switch'\nhosts=2\n";
-    let tcp = "[transport]\nname='tcp'\n";
-    let unknown = "qqqqqqqqqqqqqqq=1\n";
-    let tables = [
-        unknown.to_owned(),
-        format!("{fabric}{unknown}{tcp}{rest}"),
-        format!("{fabric}[fabric.switch]\n{unknown}{tcp}{rest}"),
-        format!("{fabric}{tcp}{rest}{unknown}"),
-        format!("{fabric}{tcp}{rest}[workload.application]\n{unknown}"),
-        format!("{fabric}{tcp}{rest}[measure]\n{unknown}"),
-        format!("{fabric}{tcp}{rest}[host]\n{unknown}"),
-        format!("{fabric}{tcp}{rest}[host.switch]\n{unknown}"),
-        format!("{fabric}{tcp}{rest}[plot]\n{unknown}"),
-        format!("{fabric}{tcp}{rest}[[faults]]\n{unknown}"),
-        format!("{fabric}{tcp}[workload.cast]\n{unknown}"),
-        format!("{fabric}{tcp}[workload.cast.cpu]\n{unknown}"),
-        format!("{fabric}{tcp}[workload.image]\n{unknown}"),
-    ];
-    let of_transports = items(Topic::Transports).into_iter().map(|item| {
+fn every_key_of_a_transport_or_scheme_is_documented() {
+    for item in items(Topic::Transports) {
         let kind = item.facts.get("workload").and_then(|kind| kind.as_str());
-        let rest = kind.map_or(rest.to_owned(), |kind| format!("[workload.{kind}]\n"));
-        format!("{fabric}[transport]\nname='{}'\n{unknown}{rest}", item.name)
-    });
-    for table in tables.into_iter().chain(of_transports) {
-        for key in known_keys(&table) {
-            let documented = DOCS.contains(&format!("`{key}`"))
-                || DOCS.contains(&format!("[{key}]"))
-                || DOCS.contains(&format!(".{key}]"));
-            assert!(documented, "`{key}` is not in docs/reference/scenario.md");
+        let rest = kind.map_or(WORKLOAD.to_owned(), |kind| format!("[workload.{kind}]\n"));
+        let name = &item.name;
+        for key in known_keys(&format!("{FABRIC}[transport]\nname='{name}'\n{UNKNOWN}{rest}")) {
+            let row = format!("`{key}`");
+            let is_documented = [SCENARIO, TRANSPORTS].iter().any(|page| page.contains(&row));
+            let is_name = items(Topic::Transports).iter().any(|item| item.name == key);
+            assert!(is_documented || is_name, "no page has `{key}` of {name}");
         }
     }
 }
 
+/// `docs/check` reads tables from the code. It must read them as serde does.
+#[test]
+fn the_keys_of_documents_are_those_that_are_read() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+    let (tables, problems) = rackweave_docs::tables(&rackweave_docs::read(&root).unwrap());
+    assert_eq!(problems, []);
+    let names = |table: &KeyTable| -> Vec<String> {
+        table.keys.iter().map(|key| key.name.clone()).collect()
+    };
+    for (name, text) in [
+        ("Fabric", format!("{FABRIC}{UNKNOWN}{TCP}{WORKLOAD}")),
+        ("Switch", format!("{FABRIC}[fabric.switch]\n{UNKNOWN}{TCP}{WORKLOAD}")),
+        ("Workload", format!("{FABRIC}{TCP}{WORKLOAD}{UNKNOWN}")),
+        ("ApplicationKeys", format!("{FABRIC}{TCP}{WORKLOAD}[workload.application]\n{UNKNOWN}")),
+        ("Measure", format!("{FABRIC}{TCP}{WORKLOAD}[measure]\n{UNKNOWN}")),
+        ("TrafficSpec", format!("{FABRIC}{TCP}{WORKLOAD}[[measure.traffic]]\n{UNKNOWN}")),
+        ("HostTable", format!("{FABRIC}{TCP}{WORKLOAD}[host]\n{UNKNOWN}")),
+        ("SwitchTable", format!("{FABRIC}{TCP}{WORKLOAD}[host.switch]\n{UNKNOWN}")),
+        ("TestbedKeys", format!("{FABRIC}{TCP}{WORKLOAD}[testbed]\n{UNKNOWN}")),
+        ("Plot", format!("{FABRIC}{TCP}{WORKLOAD}[plot]\n{UNKNOWN}")),
+        ("FaultSpec", format!("{FABRIC}{TCP}{WORKLOAD}[[faults]]\n{UNKNOWN}")),
+        ("CpuKeys", format!("{FABRIC}{TCP}[workload.cast.cpu]\n{UNKNOWN}")),
+        ("PlaneKeys", format!("{FABRIC}{TCP}[workload.cast.plane]\n{UNKNOWN}")),
+    ] {
+        let table = tables.iter().find(|table| table.name == name).unwrap();
+        assert_eq!(known_keys(&text), names(table), "{name}");
+    }
+    // The kinds of workload are those of the registry: the struct of `[workload.cast]` is `CastKeys`.
+    for kind in study::names() {
+        let name = format!("{}{}Keys", kind[..1].to_uppercase(), &kind[1..]);
+        let table = tables.iter().find(|table| table.name == name);
+        let table = table.unwrap_or_else(|| panic!("no `{name}` with the keys of {kind}"));
+        let text = format!("{FABRIC}{TCP}[workload.{kind}]\n{UNKNOWN}");
+        assert_eq!(known_keys(&text), names(table), "{name}");
+    }
+    let homa = tables.iter().find(|table| table.name == "HomaKeys").unwrap();
+    let known = known_keys(&format!("{FABRIC}[transport]\nname='homa'\n{UNKNOWN}{WORKLOAD}"));
+    assert!(known.ends_with(&names(homa)), "{known:?}");
+}
+
+/// Each example, and the number of its points. Those without a fabric complete the first one.
 #[test]
 fn the_examples_run() {
-    let examples: Vec<&str> =
-        DOCS.split("```toml\n").skip(1).filter_map(|rest| rest.split("```").next()).collect();
-    assert_eq!(examples.len(), 8);
-    let parse = |text: &str| Scenario::parse("x.toml", text, Path::new("."), &[], None).unwrap();
-    assert_eq!(parse(examples[0]).points.len(), 1);
-    // Those of files to many and of a pod stand by themselves.
-    let (whole, examples): (Vec<&str>, Vec<&str>) = examples
-        .into_iter()
-        .partition(|example| example.contains("[workload.cast]") || example.contains("tors ="));
-    assert_eq!(whole.iter().map(|text| parse(text).points.len()).collect::<Vec<_>>(), [1, 3]);
-    let points = |sweep: &str| parse(&format!("{}\n{sweep}", examples[0])).points.len();
-    assert_eq!(examples[1..].iter().map(|more| points(more)).collect::<Vec<_>>(), [2, 1, 1, 9, 2]);
+    let pages = [SCENARIO, TRANSPORTS];
+    let blocks = pages.iter().flat_map(|page| page.split("```toml\n").skip(1));
+    let examples: Vec<&str> = blocks.filter_map(|rest| rest.split("```").next()).collect();
+    let points = |example: &&str| {
+        let is_whole = example.contains("[fabric]");
+        let text =
+            if is_whole { (*example).to_owned() } else { format!("{}\n{example}", examples[0]) };
+        Scenario::parse("x.toml", &text, Path::new("."), &[], None).unwrap().points.len()
+    };
+    let points: Vec<usize> = examples.iter().map(points).collect();
+    // The minimal one, a pod, labels, an incast, a datagram flow, a cast, a sweep, cases.
+    assert_eq!(points, [1, 1, 2, 1, 1, 3, 9, 2]);
 }
 
 /// The walk-throughs, and the least number of excerpts in each.

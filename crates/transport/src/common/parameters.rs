@@ -8,7 +8,7 @@ use rackweave_core::{Framing, Span, frame};
 
 use super::{Driven, Scheme};
 use crate::exchange::{Config, InvalidConfig};
-use crate::profile::{Feedback, Profile, UDP_FRONT};
+use crate::profile::{CountedFeedback, Feedback, Profile, UDP_FRONT};
 
 /// The most finished exchanges that a host remembers because its patience was raised: 48 MB, and more than a million
 /// exchanges a second with patience of two seconds. The value is our choice.
@@ -27,6 +27,8 @@ pub trait Parameters: Debug + Clone {
     const CONTROL_BYTES: u32;
     /// See [`Feedback::packets`].
     const PACKETS_BACK: f64;
+    /// Whether loads count them; see [`Profile::counted_feedback`].
+    const COUNTS_PACKETS_BACK: bool = false;
 
     /// What it has in common with the others.
     fn common(&self) -> &Config;
@@ -77,6 +79,14 @@ impl<P: Parameters> Profile for P {
         let max_payload = u64::from(self.common().max_payload);
         let free_bytes = u64::from(self.unanswered_packets()) * max_payload;
         Feedback { free_bytes, packets: P::PACKETS_BACK }
+    }
+
+    fn counted_feedback(&self) -> Option<CountedFeedback> {
+        P::COUNTS_PACKETS_BACK.then(|| CountedFeedback {
+            free_bytes: self.feedback().free_bytes,
+            bytes_per_packet: u64::from(self.common().max_payload),
+            wire_bytes: frame::wire_bytes(self.common().control_bytes),
+        })
     }
 
     fn over_udp(mut self) -> Self {

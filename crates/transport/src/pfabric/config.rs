@@ -19,7 +19,7 @@ pub struct Config {
     /// Time without progress after which the first missing packet is sent again: three round trips (section 4.3). It is
     /// neither estimated nor backed off.
     pub rto: Span,
-    /// Number of timeouts in succession after which a sender is in probe mode (section 4.3).
+    /// Number of timeouts in succession after which a sender is in probe mode (section 4.3, `unverified`; 5 in Homa's study).
     pub probe_after: u8,
     /// The longest interval of probes. The first is `rto`, and each doubles it.
     pub max_probe_interval: Span,
@@ -108,6 +108,9 @@ impl Parameters for Config {
     const DATA_BYTES: u32 = size::DATA;
     const CONTROL_BYTES: u32 = size::ACK;
     const PACKETS_BACK: f64 = 1.0;
+    // Beside messages of W1, whose mean is 187 bytes, acknowledgements of every packet are a quarter of all bytes
+    // (docs/protocols/pfabric.md#pfabric-in-homas-study).
+    const COUNTS_PACKETS_BACK: bool = true;
 
     fn common(&self) -> &exchange::Config {
         &self.common

@@ -4,7 +4,8 @@
 //!
 //! Sources: Alizadeh et al., *pFabric: minimal near-optimal datacenter transport*, SIGCOMM'13 ("the paper"), and YAPS, a
 //! simulator that is widely used for it. `docs/protocols/pfabric.md#pfabric-rate-control` lists their rules; rules without a
-//! source are marked "our choice".
+//! source are marked "our choice". The paper's text was not available: its section numbers are `unverified`, and so is
+//! probe mode in detail, which YAPS does not have.
 //!
 //! - [`config`]: the parameters.
 //! - `sender`: windows, timeouts and probes; `receiver`: acknowledgements.

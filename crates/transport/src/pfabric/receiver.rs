@@ -7,7 +7,7 @@ use super::Host;
 use crate::common::Place;
 
 impl Host {
-    /// Handles a probe: section 4.3 ends probe mode with an acknowledgement.
+    /// Handles a probe: section 4.3 (`unverified`) ends probe mode with an acknowledgement.
     pub(super) fn handle_probe(&mut self, now: Time, from: HostId, header: &Header, length: u32) {
         let Some((next, sack)) = self.probed(now, from, header, length) else { return };
         let ack = Body::Ack { next, packet: 0, sack };

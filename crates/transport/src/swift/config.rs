@@ -36,7 +36,7 @@ pub struct Config {
     pub scaling_min_millipackets: u32,
     /// `fs_max_cwnd`, the window at which it adds nothing, in thousandths of a packet.
     pub scaling_max_millipackets: u32,
-    /// The target of the endpoints' delay (section 3.3).
+    /// The target of the endpoints' delay (section 3.3, `unverified`).
     pub endpoint_target: Span,
     /// `RETX_RESET_THRESHOLD`: after as many timeouts in succession a window is the smallest.
     pub reset_after: u8,

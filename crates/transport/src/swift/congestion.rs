@@ -42,7 +42,7 @@ impl Rules {
     }
 }
 
-/// One of a flow's two windows: `fcwnd` or `ecwnd` of section 3.3.
+/// One of a flow's two windows: `fcwnd` or `ecwnd` of section 3.3 (`unverified`; htsim has one window).
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Window {
     packets: f64,

@@ -48,7 +48,7 @@ struct Sent {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Sample {
     pub(super) piece: Piece,
-    /// When it was sent: t1 of section 3.1.
+    /// When it was sent: t1 of section 3.1 (`unverified`).
     pub(super) sent_at: Time,
     /// The number of packets that were in flight before the acknowledgement.
     in_flight: u32,
@@ -112,7 +112,7 @@ impl Flow {
         }
     }
 
-    /// The effective window (section 3.3): the smaller one.
+    /// The effective window (section 3.3, `unverified`): the smaller one.
     pub(super) const fn window(&self) -> f64 {
         self.fabric.packets().min(self.endpoint.packets())
     }
@@ -224,7 +224,7 @@ impl Flow {
     }
 
     /// Changes the windows after an acknowledgement that measures something (Algorithm 1, for both of them). `wait` is the
-    /// remote queuing delay; the delay of the fabric is the rest (section 3.1). Our hosts have no timestamps of their NICs,
+    /// remote queuing delay; the delay of the fabric is the rest (section 3.1, `unverified`). Our hosts have no timestamps of their NICs,
     /// so that the local one is part of the fabric's.
     pub(super) fn on_measured(
         &mut self,

@@ -2,7 +2,8 @@
 //!
 //! Sources: Kumar et al., *Swift: delay is simple and effective for congestion control in the datacenter*, SIGCOMM'20
 //! ("the paper"), and htsim, a simulator that has its congestion control. `docs/protocols/swift.md#swift-windows` lists their
-//! rules; rules without a source are marked "our choice".
+//! rules; rules without a source are marked "our choice". The paper's text was not available: its section numbers, and what
+//! htsim does not have (sections 3.1, 3.3 and the bitmap of 3.6), are `unverified`.
 //!
 //! - [`config`]: the parameters.
 //! - `congestion`: Algorithm 1 and the target delay; `flow`: round trips, losses and windows of one pair of hosts.

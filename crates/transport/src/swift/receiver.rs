@@ -1,4 +1,4 @@
-//! The receiver: each packet of a message is acknowledged (section 3.6: without delay, so that each measures a delay).
+//! The receiver: each packet of a message is acknowledged (htsim; without delay, so that each measures a delay).
 
 use rackweave_core::{HostId, Packet, Placement, Time};
 use rackweave_wire::swift::{Body, Header};

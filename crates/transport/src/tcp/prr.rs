@@ -14,7 +14,7 @@ pub(super) struct Prr {
 }
 
 impl Prr {
-    /// Starts a reduction with this number of bytes in flight, without those that were SACKed (RFC 9937, section 6).
+    /// Starts a reduction with this number of bytes in flight, without those that were SACKed (RFC 9937, section 6, `unverified`).
     pub(super) fn new(in_flight: u64, mss: u64) -> Self {
         Self { before: in_flight.max(mss), delivered: 0, out: 0, limit: 0 }
     }

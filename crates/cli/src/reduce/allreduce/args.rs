@@ -59,7 +59,7 @@ pub(super) struct MasterArgs {
     /// How long to wait for all workers to join.
     #[arg(long, value_name = "TIME", default_value = "600 s", value_parser = some_time)]
     pub(super) wait: Span,
-    /// Print what was added up as one JSON document on standard output.
+    /// Print what was added up as one line of JSON on standard output.
     #[arg(long)]
     pub(super) json: bool,
     /// Print neither progress nor a summary.
@@ -153,7 +153,7 @@ pub(super) struct BenchArgs {
     /// Random seed of the vectors.
     #[arg(long, value_name = "N", default_value_t = 1)]
     pub(super) seed: u64,
-    /// Print the results as one JSON document on standard output.
+    /// Print each result as one line of JSON on standard output.
     #[arg(long)]
     pub(super) json: bool,
 }

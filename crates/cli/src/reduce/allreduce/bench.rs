@@ -14,10 +14,11 @@ use rackweave_reduce::{
     VectorMaster, VectorMasterConfig, VectorMasterEvent, VectorStats,
 };
 
+use super::super::ended;
 use super::super::local::{LOOPBACK, Local, watch};
-use super::super::{ended, interrupted, status};
 use super::args::{BenchArgs, TypeArg};
-use crate::exit;
+use crate::shell::signal::Interrupt;
+use crate::shell::{events, exit, print, status};
 
 /// What adds up, and how hosts are joined.
 #[derive(Clone, Copy, Debug)]
@@ -69,7 +70,7 @@ fn all<T: Element>(args: &BenchArgs, draw: fn(&mut Rng) -> T) -> miette::Result<
     if length == 0 {
         return Err(miette!("--size {}: less than one value", args.size));
     }
-    let stop = interrupted()?;
+    let stop = Interrupt::watch()?;
     let vectors: Vec<Vec<T>> = (0..args.workers)
         .map(|worker| {
             let mut rng = Rng::stream(args.seed, 0, worker.into(), "vector");
@@ -83,10 +84,10 @@ fn all<T: Element>(args: &BenchArgs, draw: fn(&mut Rng) -> T) -> miette::Result<
     drop(values);
     let mut results = Vec::new();
     for way in Way::ALL {
-        match measure(args, way, &vectors, &expected, &stop)? {
+        match measure(args, way, &vectors, &expected, stop.flag())? {
             Ok(measured) => {
                 if !args.json {
-                    crate::print(&line(&measured, args))?;
+                    print(&line(&measured, args))?;
                 }
                 results.push(measured);
             }
@@ -98,8 +99,9 @@ fn all<T: Element>(args: &BenchArgs, draw: fn(&mut Rng) -> T) -> miette::Result<
         }
     }
     if args.json {
-        let rows: Vec<_> = results.iter().map(|measured| json(measured, args)).collect();
-        crate::print(&format!("{:#}\n", serde_json::Value::from(rows)))?;
+        for measured in &results {
+            events::emit("measured", json(measured, args))?;
+        }
     }
     Ok(exit::DONE)
 }

@@ -6,14 +6,15 @@ use rackweave_reduce::{
     Attachment, ReduceError, VectorMaster, VectorMasterConfig, VectorMasterEvent, VectorStats,
 };
 
+use super::super::ended;
 use super::super::master::{attachment, switch, waiting};
-use super::super::{ended, interrupted, status};
 use super::args::MasterArgs;
-use crate::exit;
+use crate::shell::signal::Interrupt;
+use crate::shell::{events, exit, status};
 
 pub(super) fn master(args: &MasterArgs) -> miette::Result<u8> {
     let config = config(args)?;
-    let stop = interrupted()?;
+    let stop = Interrupt::watch()?;
     let master = match VectorMaster::bind(config) {
         Ok(master) => master,
         Err(error @ ReduceError::Config(_)) => return Err(miette!("{error}")),
@@ -21,10 +22,10 @@ pub(super) fn master(args: &MasterArgs) -> miette::Result<u8> {
     };
     let (workers, job) = (config.workers, config.job);
     status(&format!("ready at {} for {workers} workers of job {job}\n", master.local_addr()));
-    match master.run(&stop, &mut |event| show(&event, args.quiet)) {
+    match master.run(stop.flag(), &mut |event| show(&event, args.quiet)) {
         Ok(stats) => {
             if args.json {
-                crate::print(&format!("{:#}\n", json(&stats, workers)))?;
+                events::emit("result", json(&stats, workers))?;
             } else if !args.quiet {
                 status(&summary(&stats, workers));
             }

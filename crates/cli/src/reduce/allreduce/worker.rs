@@ -5,17 +5,18 @@ use std::io::{self, BufWriter, Read, Write};
 use std::net::SocketAddr;
 use std::path::Path;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::AtomicBool;
 
 use miette::miette;
 use rackweave_lab::report::number;
 use rackweave_reduce::{AllReduce, AllReduceConfig, AllReduceReport, Element, ReduceError, digest};
 
+use super::super::ended;
 use super::super::output::Sink;
 use super::super::worker::master_at;
-use super::super::{READING, ended, interrupted, status};
 use super::args::{TypeArg, WorkerArgs};
-use crate::{escaped, exit};
+use crate::shell::signal::Interrupt;
+use crate::shell::{escaped, events, exit, status};
 
 pub(super) fn worker(args: &WorkerArgs) -> miette::Result<u8> {
     match args.kind {
@@ -26,15 +27,13 @@ pub(super) fn worker(args: &WorkerArgs) -> miette::Result<u8> {
 
 fn add<T: Element>(args: &WorkerArgs) -> miette::Result<u8> {
     let master = master_at(&args.master, args.overlay, args.bind)?;
-    let stop = interrupted()?;
+    let stop = Interrupt::watch()?;
     let sink = match Sink::open(args.output.out.as_deref()) {
         Ok(sink) => sink,
         Err(why) => return ended(&why),
     };
-    READING.store(true, Ordering::Relaxed);
     // What a user names and cannot be read is wrong usage: nothing was sent.
-    let mut vector = read::<T>(&args.file)?;
-    READING.store(false, Ordering::Relaxed);
+    let mut vector = stop.ends_during(|| read::<T>(&args.file))?;
     let config = AllReduceConfig {
         master,
         job: args.job.number,
@@ -45,7 +44,7 @@ fn add<T: Element>(args: &WorkerArgs) -> miette::Result<u8> {
     if !args.output.quiet {
         status(&format!("read {} values\n", number::grouped(vector.len() as u64)));
     }
-    match sum(config, &mut vector, sink, stop, args.output.quiet) {
+    match sum(config, &mut vector, sink, Arc::clone(stop.flag()), args.output.quiet) {
         Ok(report) => show(&report, args),
         Err(Failed::Job(ReduceError::Interrupted)) => {
             status("interrupted\n");
@@ -133,7 +132,7 @@ fn show(report: &AllReduceReport, args: &WorkerArgs) -> miette::Result<u8> {
             "restarts": restarts,
             "received_bytes": received_bytes,
         });
-        return crate::print(&format!("{document:#}\n"));
+        return events::emit("result", document);
     }
     if !args.output.quiet {
         status(&format!(

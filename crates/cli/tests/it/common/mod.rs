@@ -6,8 +6,18 @@ pub(crate) mod racks;
 use std::process::{Child, Command};
 use std::time::{Duration, Instant};
 
+use serde_json::Value;
+
 /// The limit of every wait; a loaded machine may be slow.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(180);
+
+/// Returns the result that a command has printed as its only line of JSON.
+pub(crate) fn result(text: &str) -> Value {
+    assert_eq!(text.matches('\n').count(), 1, "{text}");
+    let line: Value = serde_json::from_str(text).unwrap_or_else(|error| panic!("{error}: {text}"));
+    assert!(line["event"].is_string() && line["time_s"].is_f64(), "{text}");
+    line
+}
 
 #[expect(clippy::disallowed_methods, reason = "a test waits for processes")]
 pub(crate) fn now() -> Instant {

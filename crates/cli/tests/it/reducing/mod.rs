@@ -213,7 +213,9 @@ impl Process {
     pub(super) fn done(&mut self) -> Value {
         let (code, said) = self.end();
         assert_eq!(code, 0, "{said}");
-        serde_json::from_str(&self.stdout.iter().collect::<String>()).unwrap_or_default()
+        let text: String = self.stdout.iter().collect();
+        // Without `--json` it prints text or nothing.
+        if text.starts_with('{') { crate::common::result(&text) } else { Value::Null }
     }
 }
 

@@ -14,30 +14,64 @@ use super::Name;
 keys! {
     /// The keys of TCP and DCTCP.
     struct TcpKeys for tcp::Config {
+        /// `"linux"`. `"classic"`: without `rack`, `prr`, `undo`, `hystart` and `quick_acks`, and
+        /// with `idle_restart = "0 s"`. Default: `"linux"`.
         profile: Profile,
+        /// tcp: `"cubic"`, `"newreno"`, or in the testbed `"bbr"`, where TCP is the kernel's.
+        /// Default: `"cubic"`.
         congestion: Congestion,
+        /// tcp with `"cubic"`: when slow start ends before a loss. `"linux"`, `"plus-plus"` (RFC
+        /// 9406; without effect below an RTT of 4 ms) or `"off"`. Default: `"linux"`.
         hystart: HyStart,
+        /// First congestion window, in segments. Default: 10.
         initial_window: AtLeast<1> => initial_window_segments,
+        /// Retransmission timeout before the first measurement. Default: `min_rto`.
         initial_rto: Unit<Span> => initial_rto,
+        /// Shortest retransmission timeout. Default: `"1 ms"`.
         min_rto: AboveZero<Span> => min_rto,
+        /// Longest retransmission timeout. Default: `"100 ms"`.
         max_rto: Unit<Span> => max_rto,
+        /// Segments that are acknowledged together. Default: 2.
         ack_every: AtLeast<1> => ack_every_segments,
+        /// Time after which one segment is acknowledged. Linux: 40 ms, a fifth of its `min_rto`;
+        /// with `min_rto = "1 ms"` every odd last segment would time out. Default: `"200 us"`.
         delayed_ack: Unit<Span> => delayed_ack,
+        /// Acknowledgements sent at once at the beginning, and after a silence of `idle_restart`.
+        /// Default: 16.
         quick_acks: AtLeast<0> => quick_acks,
+        /// Receive window, in bytes. Default: `"4194304 B"`.
         receive_window: Unit<Bytes>,
+        /// Most connections from a host to one peer. Default: 8.
         connections_per_peer: AtLeast<1> => connections_per_peer,
+        /// Connections begin with SYN and SYN-ACK. Default: false; true for `cast-tcp` and
+        /// `cast-chain`.
         handshake: bool => handshake,
+        /// Selective acknowledgements. Default: true.
         sack: bool => sack,
+        /// Duplicate acknowledgements release new data (RFC 3042). Default: true.
         limited_transmit: bool => limited_transmit,
+        /// A probe finds losses at the tail (RFC 8985). Default: true.
         tail_loss_probe: bool => tail_loss_probe,
+        /// Losses, also of retransmissions, are found by times of transmission (RFC 8985). false:
+        /// by RFC 6675. Default: true.
         rack: bool => rack,
+        /// The window shrinks in proportion to what arrives, after losses and marks (RFC 6937, RFC
+        /// 9937). false: at once. Default: true.
         prr: bool => prr,
+        /// Reductions after a timeout or retransmissions in vain are undone (RFC 5682, RFC 3708).
+        /// Default: true.
         undo: bool => undo,
+        /// The window decays when idle. Default: true.
         slow_start_after_idle: bool => slow_start_after_idle,
+        /// It decays after this idle time, or after the RTO if that is longer. Default: `"200 ms"`.
         idle_restart: Unit<Span> => idle_restart,
+        /// tcp: classic ECN. Default: false.
         ecn: bool => ecn,
+        /// dctcp: 4 means g = 1/16. Default: 4.
         dctcp_gain_shift: AtMost<10> => dctcp_gain_shift,
+        /// Queue in switches, 0 to 7. Default: 0.
         priority: Priority => priority,
+        /// Packets take any path. Default: false.
         spray: bool => spray,
     }
 }

@@ -14,18 +14,39 @@ use crate::path::Path;
 keys! {
     /// The keys of EQDS and UET. A missing key has the value of the profile.
     struct UetKeys for uet::Config {
+        /// `"uet"`: Ultra Ethernet with NSCC (a window of the sender) and RCCC (credit from the
+        /// receiver). `"uet-nscc"`, `"uet-rccc"`: one of them. `"eqds"`: EQDS. Default: `"uet"`.
         profile: Profile,
+        /// A full packet, from the IP header on. Default: `"1500 B"`.
         packet: AboveZero<Bytes>,
+        /// The network's longest idle round trip. NSCC's parameters follow from it, and except for
+        /// eqds the defaults of `window` and the timeouts. Default: of the fabric's longest path.
         base_rtt: Unit<Span>,
+        /// What is sent before the first answer, and the most of unused credit and of NSCC's
+        /// window. Default: eqds: 50 packets; uet: 1.5 bandwidth-delay products, at least 8
+        /// packets.
         window: AboveZero<Bytes>,
+        /// NSCC's target for the time in queues. Default: 0.75 round trips; without trimming 1.
         target_delay: Unit<Span> => target_delay,
+        /// A trimmed packet shrinks NSCC's window. Default: false; uet-nscc: true.
         shrink_on_trim: bool => shrink_on_trim,
+        /// Packets for which a receiver gives credit at once. Default: eqds: 1; uet: 4.
         credit_packets: AtLeast<1, u16> => credit_packets,
+        /// Percentage of the receiver's link that credit may fill. Default: 99.
         pull_percent: u32 => pull_percent,
+        /// Bytes after which a receiver acknowledges. Default: 16,384; uet: at most an eighth of a
+        /// bandwidth-delay product.
         ack_bytes: AboveZero<Bytes>,
+        /// Shortest timeout. Default: eqds: `"100 us"`, longer below 100 Gbps; uet: 15 us and six
+        /// round trips.
         min_rto: Unit<Span> => min_rto,
+        /// Longest timeout. Default: `"8 ms"`.
         max_rto: Unit<Span> => max_rto,
+        /// Packets take any path. Default: true.
         spray: bool => common.spray,
+        /// Entropy values among which a sender chooses the path of each packet: a power of two up
+        /// to 4096. 1: one path for each message. 0: switches choose. Default: 64, or enough for
+        /// all paths.
         entropies: u16,
     }
 }
