@@ -13,9 +13,8 @@ use super::super::values::{Thousandths, Unit, Whole};
 keys! {
     /// dcPIM's keys. A missing key has the value of the profile.
     struct DcPimKeys for dcpim::Config {
-        /// `"paper"`: the authors' simulations, for the fabric's round trips. `"hosts"`: for
-        /// processes, with rounds of at least 500 us and a millisecond for tokens and late packets.
-        /// Default: `"paper"`.
+        /// `"paper"`: the authors' simulations, for the fabric's round trips. `"hosts"`: rounds of
+        /// at least 500 us, and a millisecond for tokens and late packets. Default: `"paper"`.
         profile: Profile,
         /// r: rounds of a matching. Default: 4.
         rounds: Whole<1, 100, u8>,
@@ -30,8 +29,7 @@ keys! {
         /// Rounds, from the first, that choose the shortest messages. The others choose at random.
         /// Default: 1.
         srpt_rounds: u8 => srpt_rounds,
-        /// Channels that are idle in the current data phase are used as soon as they are matched.
-        /// Default: true.
+        /// Idle channels are used as soon as they are matched. Default: true.
         prompt: bool => prompt,
         /// Longer messages wait for tokens. Default: the bandwidth-delay product.
         free_packets: u16 => free_packets,

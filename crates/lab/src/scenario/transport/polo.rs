@@ -16,24 +16,23 @@ keys! {
     /// Polo's keys. A missing key has the value of the profile.
     struct PoloKeys for polo::Config {
         /// `"fabric"`: the slides' numbers, fitted to the fabric's round trip. `"polo-slides"`:
-        /// unchanged. `"hosts"`: `fabric` for processes. Default: `"fabric"`.
+        /// unchanged. `"hosts"`: for processes. Default: `"fabric"`.
         profile: Profile,
-        /// Packets of a message that are sent without being driven. Default: 12; fabric: or a round
-        /// trip and one more.
+        /// Packets of a message sent without being driven. Default: 12; fabric: or a round trip and
+        /// one more.
         first_window: u16 => first_window,
         /// Recovery 3: least timeout after which a sender asks about a silent message. Default: `"1
         /// ms"`; fabric: at least four round trips; hosts: at least 10 ms.
         rto: Unit<Span> => rto,
         /// Recovery 3: largest such timeout. Default: `"8 ms"`; hosts: at least 40 ms.
         max_rto: Unit<Span> => max_rto,
-        /// Packets by which a packet may be late before it counts as lost. Default: 0; with
-        /// `spray`: 3.
+        /// Packets by which one may be late before it counts as lost. Default: 0; with `spray`: 3.
         reorder_margin: u32 => reorder_margin,
         /// Least D. Default: 1.
         min_drives: u32 => min_drives,
         /// Largest D. Default: 48; fabric: or four first windows.
         max_drives: u32 => max_drives,
-        /// Flow that gets the next driving packet. `"arrival"`: the one whose data arrived.
+        /// Flow that gets the next driving packet: `"arrival"`, whose data arrived, or
         /// `"fewest-left"`. Default: `"arrival"`.
         drive_order: Order => order,
         /// Loss packets for gaps. false: the slides' Polo c. Default: true.
@@ -43,14 +42,13 @@ keys! {
         /// A driving packet for a flow with nothing left to send goes to another. false: the
         /// slides' Polo a. Default: true.
         wasted_driving_rule: bool => wasted_driving_rule,
-        /// An epoch without marks wakes a paused flow if there are fewer active ones than D.
-        /// Default: true.
+        /// An epoch without marks wakes a paused flow if fewer than D are active. Default: true.
         wake_in_quiet_epochs: bool => wake_in_quiet_epochs,
-        /// After a mark a new flow is paused only if at least D flows are active. false: if any
-        /// flow is. Default: false.
+        /// A mark pauses a new flow only if at least D are active. false: if any is. Default:
+        /// false.
         pause_only_if_full: bool => pause_only_if_full,
-        /// Time after which a paused sender asks whether it may continue, with increasing
-        /// intervals. Default: `"32 ms"`.
+        /// Time after which a paused sender asks to continue, with increasing intervals. Default:
+        /// `"32 ms"`.
         pause_probe: Unit<Span> => pause_probe,
         /// Packets take any path. Default: false.
         spray: bool => common.spray,

@@ -14,11 +14,11 @@ use crate::path::Path;
 keys! {
     /// NDP's keys. A missing key has the value of the profile.
     struct NdpKeys for ndp::Config {
-        /// `"paper"`: the authors' simulator. `"polo-slides"`: NDP as the slides of Polo compare
-        /// with it. Default: `"paper"`.
+        /// `"paper"`: the authors' simulator. `"polo-slides"`: as in the slides of Polo. Default:
+        /// `"paper"`.
         profile: Profile,
-        /// Packets of a message that are sent without being pulled. Default: paper: 15, or three
-        /// idle round trips if that is more; polo-slides: 12.
+        /// Packets of a message sent without being pulled. Default: paper: 15, or three idle round
+        /// trips if more; polo-slides: 12.
         initial_window: u16 => initial_window,
         /// Least timeout after which an unanswered packet is retransmitted. Default: paper: `"5
         /// ms"`; polo-slides: `"1 ms"`.
@@ -29,9 +29,9 @@ keys! {
         pull_percent: u32 => pull_percent,
         /// Packets take any path. Default: true.
         spray: bool => common.spray,
-        /// `"sender"`: a sender uses all paths in random order, and skips those with many NACKs for
-        /// a while. `"switches"`: switches choose at random (on real fabrics without source
-        /// routing, by hashing). Default: `"sender"`.
+        /// `"sender"`: senders use all paths in random order, and skip those with many NACKs for a
+        /// while. `"switches"`: switches choose at random (on real fabrics by hashing). Default:
+        /// `"sender"`.
         paths: Paths,
     }
 }
@@ -122,17 +122,16 @@ keys! {
     /// pHost's keys. A missing key has the value of the profile.
     struct PHostKeys for phost::Config {
         /// `"paper"`: the authors' simulator, for the fabric's round trip. `"yaps"`: as simulated
-        /// for Homa's paper. `"polo-slides"`: as the slides of Polo compare with it. Default:
-        /// `"paper"`.
+        /// for Homa's paper. `"polo-slides"`: as in the slides of Polo. Default: `"paper"`.
         profile: PHostProfile,
-        /// Packets of a message that need no token, and most unused tokens of a message. Default:
-        /// paper: 8, or a round trip and one more; yaps: 7 (8 unused); polo-slides: 12.
+        /// Packets of a message that need no token, and most unused tokens of one. Default: paper:
+        /// 8, or a round trip and one more; yaps: 7 (8 unused); polo-slides: 12.
         free_tokens: AtLeast<1, u16>,
         /// Messages of more than `free_tokens` packets have no free packets. Default: false; yaps:
         /// true.
         free_for_short_only: bool => free_for_short_only,
-        /// How much earlier than after the free packets of a new message the receiver sends the
-        /// next token. Default: a round trip; yaps, polo-slides: `"0 s"`.
+        /// How much earlier than after the free packets of a new message the next token is sent.
+        /// Default: a round trip; yaps, polo-slides: `"0 s"`.
         token_lead: Unit<Span> => token_lead,
         /// How long a token is valid. Default: 1.5 full packets on the link.
         token_expiry: Unit<Span> => token_expiry,
@@ -143,8 +142,8 @@ keys! {
         /// Message that gets the next token: `"srpt"` or `"round-robin"`. Default: `"srpt"`;
         /// polo-slides: `"round-robin"`.
         order: Order => order,
-        /// 2: messages that need no token have priority in switches. 1: all data has the same
-        /// priority. Default: 2; yaps: 1.
+        /// 2: messages that need no token have priority in switches. 1: none has. Default: 2; yaps:
+        /// 1.
         data_levels: u8,
         /// Packets take any path. Default: true.
         spray: bool => common.spray,

@@ -22,8 +22,8 @@ keys! {
         bdp: AboveZero<Bytes>,
         /// B, in `bdp`: credit and unscheduled data on their way to a receiver. Default: 1.5.
         global_bucket: Products,
-        /// In `bdp`: the same from one sender without any marks. Also the most that a message, and
-        /// all messages to a receiver together, send without credit. Default: 1.
+        /// In `bdp`: the same from one sender without marks. Also the most that a message, and all
+        /// messages to a receiver, send without credit. Default: 1.
         sender_bucket: Products,
         /// In `bdp`: least `sender_bucket` by marks of the sender. Default: 0.1.
         min_host_bucket: Products,
@@ -37,13 +37,12 @@ keys! {
         gain: Thousandths<1> => gain,
         /// Credit is given at this percentage of the receiver's link. Default: 100.
         credit_percent: Whole<1, 100, u32>,
-        /// Percentage of a sender's packets that go to the receiver of its shortest message. The
-        /// rest goes to all receivers in turn. Default: 50.
+        /// Percentage of a sender's packets for the receiver of its shortest message. The rest goes
+        /// to all receivers in turn. Default: 50.
         srpt_percent: AtMost<100> => srpt_percent,
         /// Message that gets the next credit: `"srpt"` or `"round-robin"`. Default: `"srpt"`.
         order: Order => order,
-        /// 2: unscheduled data has priority in switches. 1: all data has the same priority.
-        /// Default: 2.
+        /// 2: unscheduled data has priority in switches. 1: none has. Default: 2.
         data_levels: u8,
         /// Time after which credit for a missing packet is given again. It doubles each time, and
         /// is longer while much is on its way. Default: ten `bdp` on the link, at least `"100 us"`.

@@ -15,8 +15,8 @@ use crate::path::Path;
 keys! {
     /// Swift's keys. A missing key has the value of the profile.
     struct SwiftKeys for swift::Config {
-        /// `"fabric"`: targets and first window for the fabric's round trips. `"htsim"`: that
-        /// simulator's values. `"hosts"`: targets and timeouts for processes. Default: `"fabric"`.
+        /// `"fabric"`: for the fabric's round trips. `"htsim"`: that simulator's values. `"hosts"`:
+        /// for processes. Default: `"fabric"`.
         profile: Profile,
         /// Window of a new flow, in whole packets. Default: the bandwidth-delay product of the
         /// longest path; htsim: 15.
@@ -49,8 +49,7 @@ keys! {
         endpoint_target: Unit<Span> => endpoint_target,
         /// Timeouts in succession after which the window is `min_window`. Default: 5.
         reset_after: u8 => reset_after,
-        /// Retransmission timeout before the first measurement. Default: `"1 ms"`; hosts: `"10
-        /// ms"`.
+        /// Timeout before the first measurement. Default: `"1 ms"`; hosts: `"10 ms"`.
         initial_rto: Unit<Span> => initial_rto,
         /// Shortest retransmission timeout. Default: `"100 us"`; hosts: `"4 ms"`.
         min_rto: Unit<Span> => min_rto,

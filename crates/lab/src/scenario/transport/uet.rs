@@ -19,8 +19,8 @@ keys! {
         profile: Profile,
         /// A full packet, from the IP header on. Default: `"1500 B"`.
         packet: AboveZero<Bytes>,
-        /// The network's longest idle round trip. NSCC's parameters follow from it, and except for
-        /// eqds the defaults of `window` and the timeouts. Default: of the fabric's longest path.
+        /// Longest idle round trip, from which NSCC's parameters follow, and except for eqds the
+        /// defaults of `window` and the timeouts. Default: of the fabric's longest path.
         base_rtt: Unit<Span>,
         /// What is sent before the first answer, and the most of unused credit and of NSCC's
         /// window. Default: eqds: 50 packets; uet: 1.5 bandwidth-delay products, at least 8
@@ -44,9 +44,8 @@ keys! {
         max_rto: Unit<Span> => max_rto,
         /// Packets take any path. Default: true.
         spray: bool => common.spray,
-        /// Entropy values among which a sender chooses the path of each packet: a power of two up
-        /// to 4096. 1: one path for each message. 0: switches choose. Default: 64, or enough for
-        /// all paths.
+        /// Values among which a sender chooses the path of each packet: a power of two up to 4096.
+        /// 1: one path for each message. 0: switches choose. Default: 64, or enough for all paths.
         entropies: u16,
     }
 }
