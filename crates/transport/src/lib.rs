@@ -53,4 +53,4 @@ mod tests;
 pub mod uet;
 
 pub use machine::{Machine, TransportConfig};
-pub use profile::{Feedback, Profile};
+pub use profile::{CountedFeedback, Feedback, Profile};

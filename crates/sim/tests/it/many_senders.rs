@@ -21,12 +21,8 @@ const THOUSAND: Topology = Topology::LeafSpine {
 /// The fabric, with switches that trim or with ones that drop.
 fn thousand_hosts(trims: bool) -> FabricConfig {
     let mut fabric = fabric(THOUSAND);
-    fabric.switch.trim = trims.then_some(TrimConfig {
-        data_queue_bytes: 8 * 1538,
-        header_queue_bytes: 500_000,
-        return_to_sender: false,
-        headers_per_packet: TrimConfig::NDP.headers_per_packet,
-    });
+    fabric.switch.trim = trims
+        .then_some(TrimConfig::NDP.with_queues(8 * 1538, 500_000).with_return_to_sender(false));
     fabric
 }
 

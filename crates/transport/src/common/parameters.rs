@@ -67,7 +67,8 @@ impl Shared {
 /// Implements [`Parameters`] and [`crate::Profile`] for a configuration with fields of the names above (and `max_gaps`, also if its
 /// transport keeps nothing out of order), and the methods that follow from these fields. `header_bytes` is the size of the data packet's wire header,
 /// `control_bytes` that of the longest other packet; `free_packets` and `packets_back` are those of
-/// [`crate::profile::Feedback`]. The module must define an `InvalidConfig` with the variants `Zero`, `TooLong`,
+/// [`crate::profile::Feedback`]. `counts_packets_back_of` names the field with their size if loads count them
+/// ([`crate::Profile::counted_feedback`]). The module must define an `InvalidConfig` with the variants `Zero`, `TooLong`,
 /// `Priority` and `FinishedFor`.
 macro_rules! shared_parameters {
     (
@@ -77,6 +78,7 @@ macro_rules! shared_parameters {
         ask_interval: $ask_interval:ident,
         free_packets: [$($free_packets:ident)?],
         packets_back: $packets_back:literal,
+        $(counts_packets_back_of: $counted:ident,)?
         priorities: [$($priority:ident),+],
         header_bytes: $header_bytes:expr,
         control_bytes: $control_bytes:expr,
@@ -109,6 +111,14 @@ macro_rules! shared_parameters {
                 let free_bytes = free_packets * u64::from(self.max_payload);
                 $crate::profile::Feedback { free_bytes, packets: $packets_back }
             }
+
+            $(fn counted_feedback(&self) -> Option<$crate::profile::CountedFeedback> {
+                Some($crate::profile::CountedFeedback {
+                    free_bytes: self.feedback().free_bytes,
+                    bytes_per_packet: u64::from(self.max_payload),
+                    wire_bytes: rackweave_core::frame::wire_bytes(self.$counted),
+                })
+            })?
 
             fn over_udp(mut self) -> Self {
                 self.header_bytes = $crate::profile::UDP_FRONT + $header_bytes;

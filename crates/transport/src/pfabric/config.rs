@@ -191,6 +191,9 @@ shared_parameters!(
     ask_interval: ask_interval,
     free_packets: [],
     packets_back: 1.0,
+    // Beside messages of W1, whose mean is 187 bytes, acknowledgements of every packet are a quarter of all bytes
+    // (docs/protocols/pfabric.md#pfabric-in-homas-study).
+    counts_packets_back_of: control_bytes,
     priorities: [control_priority, data_priority],
     header_bytes: size::DATA,
     control_bytes: size::ACK,

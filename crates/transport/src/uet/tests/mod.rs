@@ -41,12 +41,11 @@ impl DrivenSubject for Uet {
 
     fn prepare(switch: &mut SwitchConfig) {
         let (data_queue_bytes, header_queue_bytes) = (32 * 1538, 1_000 * 84);
-        switch.trim = Some(TrimConfig {
-            data_queue_bytes,
-            header_queue_bytes,
-            return_to_sender: false,
-            headers_per_packet: TrimConfig::NDP.headers_per_packet,
-        });
+        switch.trim = Some(
+            TrimConfig::NDP
+                .with_queues(data_queue_bytes, header_queue_bytes)
+                .with_return_to_sender(false),
+        );
     }
 
     fn narrow() -> Config {
