@@ -12,7 +12,7 @@ use rackweave_core::{Framing, HostId, Pool, Rate, Span};
 use rackweave_sim::config::{FabricConfig, MeasureConfig, SwitchConfig, Topology, TrimConfig};
 use rackweave_sim::{Control, Fabric, RunConfig, Threads, run_on};
 use rackweave_transport::{
-    TransportConfig, dcpim, homa, ndp, pfabric, phost, polo, sird, swift, tcp, uet,
+    Profile as _, TransportConfig, dcpim, homa, ndp, pfabric, phost, polo, sird, swift, tcp, uet,
 };
 use rackweave_wire::Header;
 use rackweave_workload::{Pattern, SizeDist};

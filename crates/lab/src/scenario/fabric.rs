@@ -23,8 +23,7 @@ pub(crate) struct Fabric {
     /// `"single-switch"`, `"dumbbell"`, `"leaf-spine"`, `"fat-tree"`, or a pod: `"racks"`,
     /// `"rackless"`, `"tor-circuits"`. Required.
     pub(crate) topology: TopologyName,
-    /// single-switch: number of hosts, required. rackless: number of servers, by default one at
-    /// each port.
+    /// single-switch: number of hosts, required. rackless: servers, by default one at each port.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) hosts: Option<AtLeast<2>>,
     /// dumbbell: hosts at the left switch. Required.
@@ -39,60 +38,56 @@ pub(crate) struct Fabric {
     /// leaf-spine: hosts at each leaf. Required.
     #[serde(skip_serializing_if = "Option::is_none")]
     hosts_per_leaf: Option<AtLeast<1>>,
-    /// leaf-spine: number of spines. Each leaf has one link to each. Default: follows from
-    /// `oversubscription` and `core_link`.
+    /// leaf-spine: spines, each with one link to each leaf. Default: by `oversubscription` and
+    /// `core_link`.
     #[serde(skip_serializing_if = "Option::is_none")]
     spines: Option<AtLeast<1>>,
-    /// fat-tree: ports of a switch, an even number. There are k³/4 hosts. Required.
+    /// fat-tree: ports of a switch, an even number, for k³/4 hosts. Required.
     #[serde(skip_serializing_if = "Option::is_none")]
     k: Option<AtLeast<2>>,
-    /// Pods: server ports of each ToR, such as `[4, 2, 2]`. Servers fill ToRs in the order of their
-    /// numbers. Required.
+    /// Pods: server ports of each ToR, such as `[4, 2, 2]`, which servers fill in order. Required.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) tors: Option<Vec<AtLeast<1>>>,
-    /// Pods: links from each ToR to the core switch, a number or a list by ToR. Flows share
-    /// parallel uplinks as they share equal paths. Default: tor-circuits: 0; otherwise required.
+    /// Pods: links from each ToR to the core switch, a number or a list. Flows share parallel ones
+    /// like equal paths. Default: tor-circuits: 0; otherwise required.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) uplinks: Option<PerTor>,
-    /// tor-circuits: ports of each ToR at the OCS, a number or a list by ToR. Required.
+    /// tor-circuits: ports of each ToR at the OCS, a number or a list. Required.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) circuit_ports: Option<PerTor>,
-    /// rackless: the ToR of each server, such as `[0, 0, 1, 1]`. tor-circuits: pairs of ToRs, such
-    /// as `[[0, 1], [0, 2]]`, which may repeat. Default: rackless: in order; tor-circuits:
-    /// required.
+    /// rackless: the ToR of each server: `[0, 0, 1, 1]`. tor-circuits: pairs of ToRs, also
+    /// repeated: `[[0, 1], [0, 2]]`. Default: rackless: in order; tor-circuits: required.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) circuits: Option<Vec<Circuit>>,
     /// Pods: time in which the OCS moves its mirrors. Default: `"25 ms"`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) switching_delay: Option<Unit<Span>>,
-    /// Pods: time after it in which transceivers lock and links come up. Default: `"0 s"`.
+    /// Pods: time after it in which links come up. Default: `"0 s"`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) link_delay: Option<Unit<Span>>,
-    /// Pods: ports that are dark for both delays when circuits change. `"moved"`: those of circuits
-    /// that end or begin. `"all"`: all. Default: `"moved"`.
+    /// Pods: ports that are dark for both delays: `"moved"`, of circuits that end or begin, or
+    /// `"all"`. Default: `"moved"`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) dark: Option<DarkName>,
     /// Rate of hosts' links. Default: `"10 Gbps"`.
     #[serde(default = "default_host_link")]
     host_link: Unit<Rate>,
-    /// Rate of links between switches; in pods of each uplink and of each circuit between ToRs.
-    /// Default: leaf-spine: the rate that makes `oversubscription` 1; otherwise `host_link`.
+    /// Rate of links between switches, in pods of each uplink and each circuit between ToRs.
+    /// Default: leaf-spine: by `oversubscription` 1; otherwise `host_link`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) core_link: Option<Unit<Rate>>,
-    /// fat-tree: rate of links between edge and aggregation switches. `core_link` is then for those
-    /// above. Default: `core_link`.
+    /// fat-tree: rate of links below the aggregation switches; `core_link` is above. Default:
+    /// `core_link`.
     #[serde(skip_serializing_if = "Option::is_none")]
     aggregation_link: Option<Unit<Rate>>,
-    /// Instead of `core_link` (leaf-spine: or `spines`). 4 means that the hosts of a leaf can send
-    /// four times what its uplinks carry. In pods the ToR with the most server ports per link
-    /// upwards counts.
+    /// Instead of `core_link` (leaf-spine: or `spines`): what a leaf's hosts can send, as a
+    /// multiple of what its uplinks carry. Pods: at the ToR where it is largest.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) oversubscription: Option<f64>,
     /// Propagation delay of hosts' links, one way. Default: `"50 ns"`.
     #[serde(default = "default_link_delay")]
     host_link_delay: Unit<Span>,
-    /// List of delays in place of `host_link_delay`: host *i* uses entry *i* modulo the list's
-    /// length.
+    /// List of them: host *i* uses entry *i* modulo its length.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     host_link_delays: Vec<Unit<Span>>,
     /// Propagation delay between switches, one way. Default: `"50 ns"`.
@@ -104,9 +99,9 @@ pub(crate) struct Fabric {
     /// From the last bit to the transport. Default: `"500 ns"`.
     #[serde(default = "default_host_delay")]
     host_receive_delay: Unit<Span>,
-    /// Time that a host's one receive processor takes for each packet, after `host_receive_delay`.
-    /// Packets wait for it in a ring of 1024; more are dropped. Ideal times are without it. Not
-    /// with `[host]`; simulator only. Default: none.
+    /// Time of a host's one receive processor for each packet, after `host_receive_delay`. Packets
+    /// wait in a ring of 1024; more are dropped. Not in ideal times, and not with `[host]`;
+    /// simulator only. Default: none.
     #[serde(skip_serializing_if = "Option::is_none")]
     host_receive_cost: Option<Unit<Span>>,
     /// Table: the switches, all alike.
@@ -140,14 +135,13 @@ struct Switch {
     /// Instead of `buffer`: bytes for all ports of a switch together.
     #[serde(skip_serializing_if = "Option::is_none")]
     shared_buffer: Option<Unit<Bytes>>,
-    /// A port may hold this many times the free part of the shared buffer. Default: 1.
+    /// A port may hold this many times the free part of it. Default: 1.
     #[serde(skip_serializing_if = "Option::is_none")]
     shared_alpha: Option<f64>,
     /// Limit: ECN-capable packets that find a longer queue are marked. Default: `"65 packets"`
     /// (DCTCP's rule at 10 Gbps).
     ecn_threshold: Limit,
-    /// `true` or a table: full queues trim packets to their headers, as in NDP. A header that finds
-    /// no room is dropped or returned to its sender. Default: false.
+    /// `true` or a table: full queues trim packets to headers, as in NDP. Default: false.
     // A resolved scenario omits `trim = false`, because a sweep over a key of the table could not replace it.
     #[serde(skip_serializing_if = "Trim::is_off")]
     trim: Trim,
@@ -159,8 +153,8 @@ struct Switch {
     /// false`. Default: false.
     #[serde(skip_serializing_if = "is_false")]
     pfabric: bool,
-    /// Packets that are not ECN-capable are dropped above `ecn_threshold`, as by a switch that
-    /// marks by RED (Aeolus). Default: false.
+    /// Packets that are not ECN-capable are dropped above `ecn_threshold`, as with RED (Aeolus).
+    /// Default: false.
     #[serde(skip_serializing_if = "is_false")]
     selective_drop: bool,
     /// `"transport"`: by flow or sprayed, as the transport requests. `"ecmp"`: by flow. `"spray"`:
@@ -226,8 +220,8 @@ struct TrimQueues {
     header_queue: Limit,
     /// Headers without room return to their senders. Default: true.
     return_to_sender: bool,
-    /// Headers sent for one waiting packet of data, 1 to 255. Packets of the highest priority count
-    /// as headers. `"unlimited"` is strict priority, with which data can wait for seconds. Default:
+    /// Headers sent for one waiting packet of data, 1 to 255; packets of the highest priority count
+    /// as headers. `"unlimited"`: strict priority, with which data can wait for seconds. Default:
     /// 10.
     headers_per_packet: Count,
 }

@@ -137,12 +137,12 @@ pub(crate) struct QuantileKey(pub(crate) f64, pub(crate) Microseconds);
 #[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
 #[serde(deny_unknown_fields, default)]
 pub(crate) struct HostTable {
-    /// `"per-direction"`: one processor for receiving and one for sending at each host. A number:
-    /// hosts are threads that share so many processors with the switch process, first come, first
-    /// served. Default: `"per-direction"`.
+    /// `"per-direction"`: one for receiving and one for sending at each host. A number: the threads
+    /// of hosts share so many with the switch process, first come, first served. Default:
+    /// `"per-direction"`.
     pub(crate) processors: ProcessorsKey,
-    /// Processor time of a system call that sends a batch of packets, and of what a thread does
-    /// once for each. Default: 0.
+    /// Processor time of a system call that sends a batch, and of what a thread does once for each.
+    /// Default: 0.
     pub(crate) send_system_call_ns: Nanoseconds,
     /// Of each message that an application passes to its transport. Default: 0.
     pub(crate) send_call_ns: Nanoseconds,
@@ -150,7 +150,7 @@ pub(crate) struct HostTable {
     pub(crate) send_packet_ns: Nanoseconds,
     /// Of each byte sent on the link, in steps of 0.01 ns. Default: 0.
     pub(crate) send_byte_ns: Nanoseconds,
-    /// Of a system call that receives a batch of packets. Default: 0.
+    /// Of a system call that receives a batch. Default: 0.
     pub(crate) receive_system_call_ns: Nanoseconds,
     /// Of each message that a transport passes to its application. Default: 0.
     pub(crate) receive_call_ns: Nanoseconds,
@@ -158,8 +158,8 @@ pub(crate) struct HostTable {
     pub(crate) receive_packet_ns: Nanoseconds,
     /// Of each byte received. Default: 0.
     pub(crate) receive_byte_ns: Nanoseconds,
-    /// Of each pair of `[workload.reduce]` that a worker divides into epochs, before it sends the
-    /// first. Default: 0.
+    /// Of each pair of `[workload.reduce]` that a worker divides into epochs before it sends.
+    /// Default: 0.
     pub(crate) send_pair_ns: Nanoseconds,
     /// Of each pair, or sum of a word, in a received packet. Default: 0.
     pub(crate) receive_pair_ns: Nanoseconds,
@@ -167,7 +167,7 @@ pub(crate) struct HostTable {
     pub(crate) send_batch: AtLeast<1>,
     /// Most packets of one receiving system call. Default: 64.
     pub(crate) receive_batch: AtLeast<1>,
-    /// How far ahead of its link a host passes packets to its NIC. More makes larger batches.
+    /// How far ahead of its link a host passes packets to its NIC; more makes larger batches.
     /// Default: 20.
     pub(crate) send_ahead_us: Microseconds,
     /// How late the timers of transports expire. Default: 0.
@@ -175,15 +175,14 @@ pub(crate) struct HostTable {
     /// Smallest step of the clock, for information only.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) clock_grain_ns: Option<Nanoseconds>,
-    /// How late a sleeping thread runs: a list of quantiles `[share, microseconds]`, linear in
-    /// between, drawn at each wake-up. Default: never late.
+    /// How late a sleeping thread runs: quantiles `[share, microseconds]`, linear in between, drawn
+    /// at each wake-up. Default: never late.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub(crate) wake_us: Vec<QuantileKey>,
-    /// Processor time of going to sleep and being woken, paid when a thread has nothing to do. What
-    /// delays a wake-up is in `wake_us`. Default: 0.
+    /// Processor time of going to sleep and of waking up, paid when a thread has nothing to do.
+    /// Default: 0.
     pub(crate) wake_cost_ns: Nanoseconds,
-    /// `host_send_delay` and `host_receive_delay`, which stand for the same, apply to ideal times
-    /// only. Default: true.
+    /// `host_send_delay` and `host_receive_delay` apply to ideal times only. Default: true.
     pub(crate) replaces_delays: bool,
     /// Table: the process that emulates all switches of a testbed. Default: none; switches are
     /// hardware.
@@ -201,21 +200,21 @@ pub(crate) struct HostTable {
 #[derive(Clone, Debug, Default, PartialEq, Deserialize, Serialize)]
 #[serde(deny_unknown_fields, default)]
 pub(crate) struct SwitchTable {
-    /// Processor time of a system call that moves a batch of packets. Default: 0.
+    /// Processor time of a system call that moves a batch. Default: 0.
     pub(crate) system_call_ns: Nanoseconds,
-    /// Of each packet: half when it is received, half when it is sent. Packets that a program
-    /// consumes are only received, those that it makes only sent. Default: 0.
+    /// Of each packet: half on receipt, half on sending. A program consumes packets after the first
+    /// half, and makes them for the second. Default: 0.
     pub(crate) packet_ns: Nanoseconds,
     /// Of each byte, likewise in halves. Default: 0.
     pub(crate) byte_ns: Nanoseconds,
-    /// Of each pair in a packet that a program consumes. Pairs that pass cost nothing. Default: 0.
+    /// Of each pair in a packet that a program consumes. Default: 0.
     pub(crate) pair_ns: Nanoseconds,
     /// As for hosts. Default: 0.
     pub(crate) wake_cost_ns: Nanoseconds,
     /// As for hosts. Default: never late.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub(crate) wake_us: Vec<QuantileKey>,
-    /// After a turn the process sleeps until this long after the turn's beginning. Default: 0.
+    /// After a turn the process sleeps until this long after the turn's start. Default: 0.
     pub(crate) window_us: Microseconds,
 }
 
@@ -228,14 +227,13 @@ pub(crate) struct KernelTcpTable {
     pub(crate) send_call_ns: Nanoseconds,
     /// Of each byte sent. Default: 0.
     pub(crate) send_byte_ns: Nanoseconds,
-    /// Of each time that a thread wakes up to read. Default: 0.
+    /// Of each wake-up of a thread that reads. Default: 0.
     pub(crate) receive_system_call_ns: Nanoseconds,
     /// Of each message received. Default: 0.
     pub(crate) receive_call_ns: Nanoseconds,
     /// Of each byte received. Default: 0.
     pub(crate) receive_byte_ns: Nanoseconds,
-    /// Of each packet in the switch process, in whose system calls the kernel sends, acknowledges
-    /// and receives. Default: 0.
+    /// Of each packet in the switch process, in whose system calls the kernel works. Default: 0.
     pub(crate) switch_packet_ns: Nanoseconds,
     /// Of each byte there. Default: 0.
     pub(crate) switch_byte_ns: Nanoseconds,

@@ -1,6 +1,7 @@
 //! Tables such as `[transport]`, whose key `name` determines their other keys.
 
 use rackweave_core::Bytes;
+use rackweave_transport::InvalidConfig;
 use rackweave_workload::{Pattern, SizeDist, StreamMode, WorkloadConfig};
 
 use super::de::{DeError, one_of};
@@ -265,6 +266,15 @@ impl Place<'_> {
     pub(crate) fn bad(self, key: &str, message: impl Into<String>) -> Problem {
         Problem::new(format!("{}.{}.{key}", self.path, self.name), message)
             .or_at(format!("{}.{key}", self.path))
+    }
+
+    /// Returns an error for what a transport reports about its configuration: at the key, if that is a value which must be above 0;
+    /// otherwise no key alone is wrong.
+    pub(super) fn invalid(self, error: &InvalidConfig) -> Problem {
+        match error {
+            InvalidConfig::Zero(key) => self.bad(key, format!("`{key}` must be above 0")),
+            other => self.bad("name", other.to_string()),
+        }
     }
 
     /// Returns an error if the workload has messages that are too long for the transport.

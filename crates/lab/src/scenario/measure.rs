@@ -16,28 +16,27 @@ pub(crate) struct Measure {
     /// `"1 ms"`; otherwise `"0 s"`.
     #[serde(skip_serializing_if = "Option::is_none")]
     warmup: Option<Unit<Span>>,
-    /// How many messages are measured. `"unlimited"`: all that start after the warm-up and before
-    /// the time limit. Default: poisson, closed-loop, periodic: 100,000; otherwise `"unlimited"`.
+    /// How many messages are measured. `"unlimited"`: all that start between warm-up and time
+    /// limit. Default: poisson, closed-loop, periodic: 100,000; otherwise `"unlimited"`.
     #[serde(skip_serializing_if = "Option::is_none")]
     messages: Option<Count>,
-    /// Statistics of ports (utilisation, queues, drops of each link) begin here. Default: the
-    /// warm-up's end.
+    /// Statistics of ports (utilisation, queues, drops) begin here. Default: the warm-up's end.
     #[serde(skip_serializing_if = "Option::is_none")]
     queues_from: Option<Unit<Span>>,
-    /// The run ends here at the latest, in simulated time. It also ends, as "packet limit", with 50
-    /// million packets under way (5 GB). Default: `"10 s"`.
+    /// Simulated time at which the run ends at the latest. 50 million packets under way (5 GB) end
+    /// it too, as "packet limit". Default: `"10 s"`.
     time_limit: Unit<Span>,
     /// Messages unfinished when the run ends: `"count"` in percentiles, or `"leave out"`. Default:
     /// `"count"`.
     pub(crate) unfinished: Unfinished,
-    /// `"continue"`: the load goes on until all measured messages have ended. `"stop"`: once all of
-    /// them have started, no stream starts messages. Simulator only. Default: `"continue"`.
+    /// `"continue"`: the load goes on until all measured messages have ended. `"stop"`: until all
+    /// have started. Simulator only. Default: `"continue"`.
     #[serde(skip_serializing_if = "LoadAfter::is_default")]
     load_after: LoadAfter,
     /// Sampling interval of queues.csv. `"0 s"`: never. Default: `"20 us"`.
     sample_every: Unit<Span>,
-    /// Upper edges of the tables by size. One more bucket follows the last. Default: 100 B, 1 KB,
-    /// 10 KB, 100 KB, 1 MB.
+    /// Upper edges of the tables by size; one more bucket follows. Default: 100 B, 1 KB, 10 KB, 100
+    /// KB, 1 MB.
     size_buckets: Vec<Unit<Bytes>>,
     /// Receivers check every byte of every message. Default: false.
     verify: bool,
@@ -46,7 +45,7 @@ pub(crate) struct Measure {
     /// Ports whose packets are written to capture-N.pcapng: `"host 3 sends"`, `"host 3 receives"`,
     /// `"core link 2"`. Default: none.
     capture: Vec<String>,
-    /// Most packets in all captures together, the first ones by time. Default: 100,000.
+    /// Most packets in all captures, the first by time. Default: 100,000.
     capture_limit: u32,
     /// List of tables: traffic that is counted over time. Simulator only. Default: none.
     #[serde(skip_serializing_if = "Vec::is_empty")]

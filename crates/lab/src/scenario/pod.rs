@@ -32,9 +32,9 @@ pub(crate) enum Circuit {
 #[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct MoveSpec {
-    /// Time of the change. The ports go dark then. Required.
+    /// When the ports go dark. Required.
     at: Unit<Span>,
-    /// The circuits from then on, as in `circuits` of the fabric. Required.
+    /// The circuits from then on, as in `circuits`. Required.
     circuits: Vec<Circuit>,
 }
 

@@ -32,8 +32,8 @@ pub(crate) struct Workload {
     /// All but trace: longer messages get this size.
     #[serde(skip_serializing_if = "Option::is_none")]
     truncate: Option<Unit<Bytes>>,
-    /// With a CSV file of sizes: all sizes between two lines are equally probable. false: only
-    /// those listed occur. Default: true.
+    /// With a CSV file: all sizes between two lines are equally probable. false: only those listed
+    /// occur. Default: true.
     #[serde(skip_serializing_if = "Option::is_none")]
     interpolate: Option<bool>,
     /// poisson, incast: share of each sender's link, above 0 and at most 1. An incast with it
@@ -44,8 +44,8 @@ pub(crate) struct Workload {
     /// Homa's grants and pFabric's acknowledgements too. Default: `"payload"`.
     #[serde(skip_serializing_if = "Option::is_none")]
     load_counts: Option<Counts>,
-    /// periodic: message bytes of each sender, as a rate. Messages start evenly spaced from a
-    /// random time within the first interval, with more room after longer ones. Required.
+    /// periodic: each sender's message bytes, as a rate. Messages start evenly spaced from a random
+    /// time within the first interval, with more room after longer ones. Required.
     #[serde(skip_serializing_if = "Option::is_none")]
     rate: Option<Unit<Rate>>,
     /// `"one-way"`. `"rpc"`: each message gets a response, and its latency includes it. `"stream"`:
@@ -62,14 +62,14 @@ pub(crate) struct Workload {
     /// stream: streams from each client to each server. Default: 1.
     #[serde(skip_serializing_if = "Option::is_none")]
     streams_per_pair: Option<NonZeroU16>,
-    /// A number of hosts, or which: `"0-15"`. The number of an incast may exceed that of hosts.
+    /// A number of hosts, or which: `"0-15"`. An incast may have more senders than there are hosts.
     /// Default: all.
     #[serde(skip_serializing_if = "Option::is_none")]
     senders: Option<Hosts>,
     /// Likewise. Not for trace, nor for an incast to one receiver. Default: all.
     #[serde(skip_serializing_if = "Option::is_none")]
     receivers: Option<Hosts>,
-    /// incast: the host that all others send to; if it recurs also `"any"`, another one each time.
+    /// incast: the host that all others send to; if it recurs also `"any"`, another each time.
     /// Default: 0.
     #[serde(skip_serializing_if = "Option::is_none")]
     receiver: Option<Receiver>,
@@ -79,9 +79,8 @@ pub(crate) struct Workload {
     /// closed-loop: time from the end of a message to the start of the next. Default: `"0 s"`.
     #[serde(skip_serializing_if = "Option::is_none")]
     think: Option<Unit<Span>>,
-    /// closed-loop: time over which the first messages start, evenly spaced, senders in turns.
-    /// Transports measure round trips before the load is full. At most `measure.warmup`. Default:
-    /// `"0 s"`.
+    /// closed-loop: time over which the first messages start, evenly spaced, so that round trips
+    /// are measured before the load is full. At most `measure.warmup`. Default: `"0 s"`.
     #[serde(skip_serializing_if = "Option::is_none")]
     ramp: Option<Unit<Span>>,
     /// incast, permutation, all-to-all: messages of each sender (all-to-all: to each peer).

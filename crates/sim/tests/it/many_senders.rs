@@ -7,7 +7,7 @@ use rackweave_core::{Rate, Span};
 use rackweave_sim::Fabric;
 use rackweave_sim::config::{BufferConfig, FabricConfig, Topology, TrimConfig};
 use rackweave_sim::result::RunResult;
-use rackweave_transport::{TransportConfig, homa, ndp, phost, polo};
+use rackweave_transport::{Profile as _, TransportConfig, homa, ndp, phost, polo};
 
 /// Each sender is a separate host. The port's buffer holds a third of their first packets.
 const THOUSAND: Topology = Topology::LeafSpine {

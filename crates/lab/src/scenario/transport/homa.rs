@@ -18,13 +18,12 @@ const MAX_FINISHED_TICKS: u32 = 1000;
 keys! {
     /// Homa's keys. A missing key has the value of the profile.
     struct HomaKeys for homa::Config {
-        /// `"sigcomm18"`, `"fabric"`, `"linux"`, `"leverage-homa"` or `"linux-2026"`. Default:
-        /// `"fabric"`.
+        /// One of these. Default: `"fabric"`.
         profile: Profile,
         /// fabric, sigcomm18: bytes on a host's link in one round trip. Sets `unscheduled` and
         /// `window`. Default: from the fabric.
         rtt_bytes: Size32,
-        /// Bytes of a message that are sent without a grant. Default: profile.
+        /// Bytes of a message sent without a grant. Default: profile.
         unscheduled: Size32 => unscheduled_bytes,
         /// Bytes granted of a message beyond those received. Default: profile.
         window: Size32 => window,
@@ -59,67 +58,65 @@ keys! {
         resend_interval: u16 => resend_interval,
         /// Unanswered RESENDs after which the peer is given up. Default: profile.
         timeout_resends: u16 => timeout_resends,
-        /// Ticks after the last byte until the sender sends NEED_ACK, which it repeats at each
-        /// tick. Default: profile.
+        /// Ticks from the last byte to the first NEED_ACK, which each tick repeats. Default:
+        /// profile.
         request_ack_ticks: u16 => request_ack_ticks,
         /// How often a sender restarts, with one packet, a message that its receiver does not know.
-        /// 0: it repeats the whole unscheduled window, as the module does, and gives up after
+        /// 0: it repeats the unscheduled window, as the module does, and gives up after
         /// `timeout_resends`. Default: 100.
         max_restarts: u16 => max_restarts,
         /// Receivers request lost bytes, and silent peers are given up. false: a message that loses
         /// a packet never ends. Default: true; sigcomm18: false.
         resends: bool => resends,
         /// Receivers request lost packets no faster than they can arrive, and none that wait behind
-        /// higher priorities. false: each message requests all missing packets when its timer
-        /// expires. Default: true; linux: false.
+        /// higher priorities. false: each message requests all when its timer expires. Default:
+        /// true; linux: false.
         paced_resends: bool => paced_resends,
         /// Without `paced_resends`: a RESEND asks for all gaps, and for everything if nothing has
         /// arrived. false: for the first gap or packet. Default: true; linux, leverage-homa: false.
         resend_all_gaps: bool => resend_all_gaps,
         /// A peer gets one RESEND in each `resend_interval`, and after `timeout_resends` without a
-        /// packet all messages with it fail. false: intervals and timeouts are those of each
-        /// message. Default: false; linux, leverage-homa: true.
+        /// packet all messages with it fail. false: so for each message. Default: false; linux,
+        /// leverage-homa: true.
         one_resend_per_peer: bool => one_resend_per_peer,
-        /// A sender that has not sent all granted bytes answers a RESEND with BUSY and repeats
-        /// nothing. Default: false; linux, leverage-homa: true.
+        /// A sender with granted bytes to send answers a RESEND with BUSY, and repeats nothing.
+        /// Default: false; linux, leverage-homa: true.
         busy_if_unsent: bool => busy_if_unsent,
-        /// A NEED_ACK for an incomplete message is answered with RESENDs for what is missing.
-        /// false: with BUSY. Default: false; linux-2026: true.
+        /// A NEED_ACK for an incomplete message is answered with RESENDs, false: with BUSY.
+        /// Default: false; linux-2026: true.
         need_ack_resends: bool => need_ack_resends,
         /// Bytes of a stream that may arrive before its application consumes them. Default:
         /// `"1048576 B"`.
         stream_window: Size32 => streams.window_bytes,
-        /// Packets carry time stamps, and each host measures the round trip to each peer. The keys
-        /// below need it, except `unscheduled_ratio`. Default: leverage-homa: true; otherwise
-        /// false.
+        /// Hosts measure the round trip to each peer by time stamps. The keys below need it, except
+        /// `unscheduled_ratio`. Default: false; leverage-homa: true.
         measure_rtt: bool => leverage.measure_rtt,
-        /// A smallest round trip counts for half of this at least, and for all of it at most.
-        /// Default: `"10 s"`.
+        /// A smallest round trip counts for between half of this and all of it. Default: `"10 s"`.
         min_rtt_window: Unit<Span> => leverage.min_rtt_window,
-        /// The receiver grants a message `scheduled_factor` smallest round trips at link rate
-        /// beyond what has arrived, and `overcommit` times that to all. Default: leverage-homa:
-        /// true; otherwise false.
+        /// A message is granted `scheduled_factor` smallest round trips at link rate beyond what
+        /// has arrived, and all together `overcommit` times that. Default: false; leverage-homa:
+        /// true.
         scheduled_window: bool => leverage.scheduled_window,
         /// Factor of `scheduled_window`. Default: 3.
         scheduled_factor: u32 => leverage.scheduled_factor,
-        /// Bytes sent without grants follow the smallest round trip, and congestion if it is
-        /// detected. Default: leverage-homa: true; otherwise false.
+        /// Bytes sent without grants follow the smallest round trip, and detected congestion.
+        /// Default: false; leverage-homa: true.
         unscheduled_window: bool => leverage.unscheduled_window,
         /// Rate of peers' links, if below this host's. Default: this host's.
         peer_link: Unit<Rate> => leverage.peer_link,
         /// `"recent"`: the last round trip is above `congestion_factor` smallest ones. `"average"`:
         /// the average is above `scheduled_factor` of them by more than `average_deviation`.
-        /// `"none"`. Default: leverage-homa: `"recent"`; otherwise `"none"`.
+        /// `"none"`. Default: `"none"`; leverage-homa: `"recent"`.
         congestion_by: CongestionBy => leverage.congestion,
         /// Factor of `"recent"`. Default: 8.
         congestion_factor: u32 => leverage.congestion_factor,
-        /// A round trip counts 1 in 2 to the power of this in the average. Default: 3.
+        /// The average gives a round trip the weight 2 to the power of minus this. Default: 3.
         average_shift: u32 => leverage.average_shift,
         /// Relative excess of `"average"`. Default: 0.5.
         average_deviation: Thousandths<1000> => leverage.average_deviation,
         /// A host with less than `ratio_threshold` of unscheduled bytes, and with messages that
         /// wait for its link, halves what it sends without grants, once in a `ratio_period`.
-        /// Default: leverage-homa: true; otherwise false.
+        /// Default: false; leverage-homa: true.
         unscheduled_ratio: bool => leverage.unscheduled_ratio,
         /// Threshold of `unscheduled_ratio`. Default: 0.4.
         ratio_threshold: Thousandths<1> => leverage.ratio_threshold,

@@ -3,6 +3,7 @@
 use rackweave_core::Span;
 use rackweave_sim::Fabric;
 use rackweave_transport::polo::{self, DriveOrder};
+use rackweave_transport::{InvalidConfig, Profile as _};
 use rackweave_workload::WorkloadConfig;
 use serde::Deserialize;
 
@@ -15,24 +16,23 @@ keys! {
     /// Polo's keys. A missing key has the value of the profile.
     struct PoloKeys for polo::Config {
         /// `"fabric"`: the slides' numbers, fitted to the fabric's round trip. `"polo-slides"`:
-        /// unchanged. `"hosts"`: `fabric` for processes. Default: `"fabric"`.
+        /// unchanged. `"hosts"`: for processes. Default: `"fabric"`.
         profile: Profile,
-        /// Packets of a message that are sent without being driven. Default: 12; fabric: or a round
-        /// trip and one more.
+        /// Packets of a message sent without being driven. Default: 12; fabric: or a round trip and
+        /// one more.
         first_window: u16 => first_window,
         /// Recovery 3: least timeout after which a sender asks about a silent message. Default: `"1
         /// ms"`; fabric: at least four round trips; hosts: at least 10 ms.
         rto: Unit<Span> => rto,
         /// Recovery 3: largest such timeout. Default: `"8 ms"`; hosts: at least 40 ms.
         max_rto: Unit<Span> => max_rto,
-        /// Packets by which a packet may be late before it counts as lost. Default: 0; with
-        /// `spray`: 3.
+        /// Packets by which one may be late before it counts as lost. Default: 0; with `spray`: 3.
         reorder_margin: u32 => reorder_margin,
         /// Least D. Default: 1.
         min_drives: u32 => min_drives,
         /// Largest D. Default: 48; fabric: or four first windows.
         max_drives: u32 => max_drives,
-        /// Flow that gets the next driving packet. `"arrival"`: the one whose data arrived.
+        /// Flow that gets the next driving packet: `"arrival"`, whose data arrived, or
         /// `"fewest-left"`. Default: `"arrival"`.
         drive_order: Order => order,
         /// Loss packets for gaps. false: the slides' Polo c. Default: true.
@@ -42,17 +42,16 @@ keys! {
         /// A driving packet for a flow with nothing left to send goes to another. false: the
         /// slides' Polo a. Default: true.
         wasted_driving_rule: bool => wasted_driving_rule,
-        /// An epoch without marks wakes a paused flow if there are fewer active ones than D.
-        /// Default: true.
+        /// An epoch without marks wakes a paused flow if fewer than D are active. Default: true.
         wake_in_quiet_epochs: bool => wake_in_quiet_epochs,
-        /// After a mark a new flow is paused only if at least D flows are active. false: if any
-        /// flow is. Default: false.
+        /// A mark pauses a new flow only if at least D are active. false: if any is. Default:
+        /// false.
         pause_only_if_full: bool => pause_only_if_full,
-        /// Time after which a paused sender asks whether it may continue, with increasing
-        /// intervals. Default: `"32 ms"`.
+        /// Time after which a paused sender asks to continue, with increasing intervals. Default:
+        /// `"32 ms"`.
         pause_probe: Unit<Span> => pause_probe,
         /// Packets take any path. Default: false.
-        spray: bool => spray,
+        spray: bool => common.spray,
     }
 }
 
@@ -102,7 +101,7 @@ impl PoloKeys {
         if self.max_rto.is_none() {
             config.max_rto = config.max_rto.max(config.rto);
         }
-        if self.reorder_margin.is_none() && config.spray {
+        if self.reorder_margin.is_none() && config.common.spray {
             // Sprayed packets overtake each other slightly, which is not a loss. The slides do not give the distance;
             // three packets is TCP's threshold (RFC 5681, section 3.2).
             config.reorder_margin = 3;
@@ -111,45 +110,39 @@ impl PoloKeys {
             config.max_drives = config.max_drives.max(config.min_drives);
         }
         config.check().map_err(|error| self.invalid(place, error, &config))?;
-        place.refuse_longer_messages(workload, config.max_message_bytes)?;
+        place.refuse_longer_messages(workload, config.common.max_message_bytes)?;
         Ok(config)
     }
 
     /// Returns an error for what the transport reports about its configuration, at the key that causes it.
-    fn invalid(
-        &self,
-        place: Place<'_>,
-        error: polo::InvalidConfig,
-        config: &polo::Config,
-    ) -> Problem {
-        use polo::InvalidConfig as E;
+    fn invalid(&self, place: Place<'_>, error: InvalidConfig, config: &polo::Config) -> Problem {
+        use InvalidConfig as E;
         match error {
-            E::Zero(key) => place.bad(key, format!("`{key}` must be above 0")),
-            E::Drives => place.bad("max_drives", "`max_drives` must not be below `min_drives`"),
-            E::Rto => place.bad("max_rto", "`max_rto` must not be below `rto`"),
-            E::CompleteDelay => {
+            E::Above("min_drives", _) => {
+                place.bad("max_drives", "`max_drives` must not be below `min_drives`")
+            }
+            E::Above("rto", _) => place.bad("max_rto", "`max_rto` must not be below `rto`"),
+            E::Rule { field: "complete_delay", .. } => {
                 let delay = config.complete_delay;
                 place.bad("rto", format!("`rto` must be above {delay}, for which answers wait"))
             }
-            E::MinEpoch => {
+            E::Rule { field: "min_epoch", .. } => {
                 let epoch = config.min_epoch;
                 place.bad("rto", format!("`rto` must be above {epoch}, the shortest epoch"))
             }
-            E::Patience => {
+            E::Patience(_) => {
                 let key = match (self.pause_probe, self.max_rto) {
                     (Some(_), _) => "pause_probe",
                     (None, Some(_)) => "max_rto",
                     (None, None) => "rto",
                 };
-                let silent = config.patience;
+                let silent = config.common.patience;
                 let message = format!(
                     "`{key}` must be below a quarter of {silent}: then a peer counts as dead"
                 );
                 place.bad(key, message)
             }
-            E::TooLong(_) | E::Priority(_) | E::FinishedFor(_) => {
-                place.bad("name", error.to_string())
-            }
+            _ => place.invalid(&error),
         }
     }
 }

@@ -2,7 +2,7 @@
 
 use rackweave_core::{Span, frame};
 use rackweave_sim::Fabric;
-use rackweave_transport::{ndp, phost};
+use rackweave_transport::{InvalidConfig, Profile as _, ndp, phost};
 use rackweave_workload::WorkloadConfig;
 use serde::Deserialize;
 
@@ -14,11 +14,11 @@ use crate::path::Path;
 keys! {
     /// NDP's keys. A missing key has the value of the profile.
     struct NdpKeys for ndp::Config {
-        /// `"paper"`: the authors' simulator. `"polo-slides"`: NDP as the slides of Polo compare
-        /// with it. Default: `"paper"`.
+        /// `"paper"`: the authors' simulator. `"polo-slides"`: as in the slides of Polo. Default:
+        /// `"paper"`.
         profile: Profile,
-        /// Packets of a message that are sent without being pulled. Default: paper: 15, or three
-        /// idle round trips if that is more; polo-slides: 12.
+        /// Packets of a message sent without being pulled. Default: paper: 15, or three idle round
+        /// trips if more; polo-slides: 12.
         initial_window: u16 => initial_window,
         /// Least timeout after which an unanswered packet is retransmitted. Default: paper: `"5
         /// ms"`; polo-slides: `"1 ms"`.
@@ -28,10 +28,10 @@ keys! {
         /// Percentage of the receiver's link that pulls fill. Default: 99.
         pull_percent: u32 => pull_percent,
         /// Packets take any path. Default: true.
-        spray: bool => spray,
-        /// `"sender"`: a sender uses all paths in random order, and skips those with many NACKs for
-        /// a while. `"switches"`: switches choose at random (on real fabrics without source
-        /// routing, by hashing). Default: `"sender"`.
+        spray: bool => common.spray,
+        /// `"sender"`: senders use all paths in random order, and skip those with many NACKs for a
+        /// while. `"switches"`: switches choose at random (on real fabrics by hashing). Default:
+        /// `"sender"`.
         paths: Paths,
     }
 }
@@ -95,31 +95,25 @@ impl NdpKeys {
             config.paths = u16::try_from(paths).ok().filter(|n| *n <= ndp::MAX_PATHS).unwrap_or(0);
         }
         config.check().map_err(|error| self.invalid(place, error, &config))?;
-        place.refuse_longer_messages(workload, config.max_message_bytes)?;
+        place.refuse_longer_messages(workload, config.common.max_message_bytes)?;
         Ok(config)
     }
 
     /// Returns an error for what the transport reports about its configuration, at the key that causes it.
-    fn invalid(
-        &self,
-        place: Place<'_>,
-        error: ndp::InvalidConfig,
-        config: &ndp::Config,
-    ) -> Problem {
-        use ndp::InvalidConfig as E;
+    fn invalid(&self, place: Place<'_>, error: InvalidConfig, config: &ndp::Config) -> Problem {
+        use InvalidConfig as E;
         match error {
-            E::Zero(key) => place.bad(key, format!("`{key}` must be above 0")),
-            E::PullPercent(_) => place.bad("pull_percent", "`pull_percent` must be from 1 to 100"),
-            E::Rto => place.bad("max_rto", "`max_rto` must not be below `min_rto`"),
-            E::Patience => {
+            E::Rule { field: "pull_percent", .. } => {
+                place.bad("pull_percent", "`pull_percent` must be from 1 to 100")
+            }
+            E::Above(..) => place.bad("max_rto", "`max_rto` must not be below `min_rto`"),
+            E::Patience(_) => {
                 let key = if self.max_rto.is_some() { "max_rto" } else { "min_rto" };
-                let silent = config.patience;
+                let silent = config.common.patience;
                 let message = format!("`{key}` must be below {silent}: then a peer counts as dead");
                 place.bad(key, message)
             }
-            E::TooLong(_) | E::Priority(_) | E::Paths(_) | E::FinishedFor(_) => {
-                place.bad("name", error.to_string())
-            }
+            _ => place.invalid(&error),
         }
     }
 }
@@ -128,17 +122,16 @@ keys! {
     /// pHost's keys. A missing key has the value of the profile.
     struct PHostKeys for phost::Config {
         /// `"paper"`: the authors' simulator, for the fabric's round trip. `"yaps"`: as simulated
-        /// for Homa's paper. `"polo-slides"`: as the slides of Polo compare with it. Default:
-        /// `"paper"`.
+        /// for Homa's paper. `"polo-slides"`: as in the slides of Polo. Default: `"paper"`.
         profile: PHostProfile,
-        /// Packets of a message that need no token, and most unused tokens of a message. Default:
-        /// paper: 8, or a round trip and one more; yaps: 7 (8 unused); polo-slides: 12.
+        /// Packets of a message that need no token, and most unused tokens of one. Default: paper:
+        /// 8, or a round trip and one more; yaps: 7 (8 unused); polo-slides: 12.
         free_tokens: AtLeast<1, u16>,
         /// Messages of more than `free_tokens` packets have no free packets. Default: false; yaps:
         /// true.
         free_for_short_only: bool => free_for_short_only,
-        /// How much earlier than after the free packets of a new message the receiver sends the
-        /// next token. Default: a round trip; yaps, polo-slides: `"0 s"`.
+        /// How much earlier than after the free packets of a new message the next token is sent.
+        /// Default: a round trip; yaps, polo-slides: `"0 s"`.
         token_lead: Unit<Span> => token_lead,
         /// How long a token is valid. Default: 1.5 full packets on the link.
         token_expiry: Unit<Span> => token_expiry,
@@ -149,11 +142,11 @@ keys! {
         /// Message that gets the next token: `"srpt"` or `"round-robin"`. Default: `"srpt"`;
         /// polo-slides: `"round-robin"`.
         order: Order => order,
-        /// 2: messages that need no token have priority in switches. 1: all data has the same
-        /// priority. Default: 2; yaps: 1.
+        /// 2: messages that need no token have priority in switches. 1: none has. Default: 2; yaps:
+        /// 1.
         data_levels: u8,
         /// Packets take any path. Default: true.
-        spray: bool => spray,
+        spray: bool => common.spray,
     }
 }
 
@@ -209,11 +202,8 @@ impl PHostKeys {
             None => {}
             Some(_) => return Err(place.bad("data_levels", "`data_levels` must be 1 or 2")),
         }
-        config.check().map_err(|error| match error {
-            phost::InvalidConfig::Zero(key) => place.bad(key, format!("`{key}` must be above 0")),
-            other => place.bad("name", other.to_string()),
-        })?;
-        place.refuse_longer_messages(workload, config.max_message_bytes)?;
+        config.check().map_err(|error| place.invalid(&error))?;
+        place.refuse_longer_messages(workload, config.common.max_message_bytes)?;
         Ok(config)
     }
 }

@@ -2,7 +2,7 @@
 
 use rackweave_core::{Bytes, Span, frame};
 use rackweave_sim::Fabric;
-use rackweave_transport::sird;
+use rackweave_transport::{InvalidConfig, Profile as _, sird};
 use rackweave_workload::WorkloadConfig;
 use serde::Deserialize;
 
@@ -22,8 +22,8 @@ keys! {
         bdp: AboveZero<Bytes>,
         /// B, in `bdp`: credit and unscheduled data on their way to a receiver. Default: 1.5.
         global_bucket: Products,
-        /// In `bdp`: the same from one sender without any marks. Also the most that a message, and
-        /// all messages to a receiver together, send without credit. Default: 1.
+        /// In `bdp`: the same from one sender without marks. Also the most that a message, and all
+        /// messages to a receiver, send without credit. Default: 1.
         sender_bucket: Products,
         /// In `bdp`: least `sender_bucket` by marks of the sender. Default: 0.1.
         min_host_bucket: Products,
@@ -37,19 +37,18 @@ keys! {
         gain: Thousandths<1> => gain,
         /// Credit is given at this percentage of the receiver's link. Default: 100.
         credit_percent: Whole<1, 100, u32>,
-        /// Percentage of a sender's packets that go to the receiver of its shortest message. The
-        /// rest goes to all receivers in turn. Default: 50.
+        /// Percentage of a sender's packets for the receiver of its shortest message. The rest goes
+        /// to all receivers in turn. Default: 50.
         srpt_percent: AtMost<100> => srpt_percent,
         /// Message that gets the next credit: `"srpt"` or `"round-robin"`. Default: `"srpt"`.
         order: Order => order,
-        /// 2: unscheduled data has priority in switches. 1: all data has the same priority.
-        /// Default: 2.
+        /// 2: unscheduled data has priority in switches. 1: none has. Default: 2.
         data_levels: u8,
         /// Time after which credit for a missing packet is given again. It doubles each time, and
         /// is longer while much is on its way. Default: ten `bdp` on the link, at least `"100 us"`.
         resend_after: Unit<Span> => resend_after,
         /// Packets take any path. Default: true.
-        spray: bool => spray,
+        spray: bool => common.spray,
     }
 }
 
@@ -105,28 +104,29 @@ impl SirdKeys {
             Some(_) => return Err(place.bad("data_levels", "`data_levels` must be 1 or 2")),
         }
         config.check().map_err(|error| self.invalid(place, error))?;
-        place.refuse_longer_messages(workload, config.max_message_bytes)?;
+        place.refuse_longer_messages(workload, config.common.max_message_bytes)?;
         Ok(config)
     }
 
     /// Returns an error for what the transport reports about its configuration, at the key that causes it.
-    fn invalid(&self, place: Place<'_>, error: sird::InvalidConfig) -> Problem {
-        use sird::InvalidConfig as E;
+    fn invalid(&self, place: Place<'_>, error: InvalidConfig) -> Problem {
+        use InvalidConfig as E;
         match error {
-            E::Zero(key) => place.bad(key, format!("`{key}` must be above 0")),
-            E::Bucket(key) => place.bad(key, format!("`{key}` has no room for a full packet")),
-            E::LeastBucket(key) => {
+            E::Rule { field: key, .. } => {
+                place.bad(key, format!("`{key}` has no room for a full packet"))
+            }
+            E::Above(key, "sender_bucket") => {
                 let key = if self.sender_bucket.is_some() { "sender_bucket" } else { key };
                 place.bad(key, error.to_string())
             }
-            E::Share(key, most) => place.bad(key, format!("`{key}` must be at most {most}")),
-            E::Patience => place.bad(
+            E::Above(key @ ("gain" | "srpt_percent"), most) => {
+                place.bad(key, format!("`{key}` must be at most {most}"))
+            }
+            E::Patience(_) => place.bad(
                 "resend_after",
                 "four times `resend_after` must be below the time after which a peer counts as dead",
             ),
-            E::TooLong(_) | E::Priority(_) | E::Interval | E::FinishedFor(_) => {
-                place.bad("name", error.to_string())
-            }
+            _ => place.invalid(&error),
         }
     }
 }

@@ -20,12 +20,12 @@ keys! {
         /// tcp: `"cubic"`, `"newreno"`, or in the testbed `"bbr"`, where TCP is the kernel's.
         /// Default: `"cubic"`.
         congestion: Congestion,
-        /// tcp with `"cubic"`: when slow start ends before a loss. `"linux"`, `"plus-plus"` (RFC
+        /// tcp with `"cubic"`: when slow start ends before a loss: `"linux"`, `"plus-plus"` (RFC
         /// 9406; without effect below an RTT of 4 ms) or `"off"`. Default: `"linux"`.
         hystart: HyStart,
         /// First congestion window, in segments. Default: 10.
         initial_window: AtLeast<1> => initial_window_segments,
-        /// Retransmission timeout before the first measurement. Default: `min_rto`.
+        /// Timeout before the first measurement. Default: `min_rto`.
         initial_rto: Unit<Span> => initial_rto,
         /// Shortest retransmission timeout. Default: `"1 ms"`.
         min_rto: AboveZero<Span> => min_rto,
@@ -33,10 +33,10 @@ keys! {
         max_rto: Unit<Span> => max_rto,
         /// Segments that are acknowledged together. Default: 2.
         ack_every: AtLeast<1> => ack_every_segments,
-        /// Time after which one segment is acknowledged. Linux: 40 ms, a fifth of its `min_rto`;
-        /// with `min_rto = "1 ms"` every odd last segment would time out. Default: `"200 us"`.
+        /// Time after which one segment is acknowledged. Linux's 40 ms, with its `min_rto` of 200
+        /// ms, would here time out every odd last segment. Default: `"200 us"`.
         delayed_ack: Unit<Span> => delayed_ack,
-        /// Acknowledgements sent at once at the beginning, and after a silence of `idle_restart`.
+        /// Immediate acknowledgements at the beginning, and after a silence of `idle_restart`.
         /// Default: 16.
         quick_acks: AtLeast<0> => quick_acks,
         /// Receive window, in bytes. Default: `"4194304 B"`.
@@ -52,8 +52,8 @@ keys! {
         limited_transmit: bool => limited_transmit,
         /// A probe finds losses at the tail (RFC 8985). Default: true.
         tail_loss_probe: bool => tail_loss_probe,
-        /// Losses, also of retransmissions, are found by times of transmission (RFC 8985). false:
-        /// by RFC 6675. Default: true.
+        /// Losses, also of retransmissions, are found by time (RFC 8985). false: by RFC 6675.
+        /// Default: true.
         rack: bool => rack,
         /// The window shrinks in proportion to what arrives, after losses and marks (RFC 6937, RFC
         /// 9937). false: at once. Default: true.
@@ -63,7 +63,7 @@ keys! {
         undo: bool => undo,
         /// The window decays when idle. Default: true.
         slow_start_after_idle: bool => slow_start_after_idle,
-        /// It decays after this idle time, or after the RTO if that is longer. Default: `"200 ms"`.
+        /// After this idle time, or the RTO if that is longer. Default: `"200 ms"`.
         idle_restart: Unit<Span> => idle_restart,
         /// tcp: classic ECN. Default: false.
         ecn: bool => ecn,

@@ -8,7 +8,7 @@ use rackweave_sim::config::{
 use rackweave_sim::result::{End, MessageRecord, Outcome, RunResult};
 use rackweave_sim::{Control, Fabric, RunConfig, run};
 use rackweave_transport::{
-    TransportConfig, dcpim, homa, ndp, pfabric, phost, polo, sird, swift, tcp, uet,
+    Profile as _, TransportConfig, dcpim, homa, ndp, pfabric, phost, polo, sird, swift, tcp, uet,
 };
 use rackweave_workload::{Exchange, Generator, Pattern, SizeDist, Trace, WorkloadConfig};
 

@@ -4,6 +4,7 @@ mod dialogue;
 mod path;
 
 use std::fmt::Write as _;
+use std::ops::Range;
 
 use rackweave_core::{MessageId, Packet, Rng, Span};
 use rackweave_switch::config::{SwitchConfig, TrimConfig};
@@ -23,6 +24,26 @@ impl DrivenSubject for Uet {
     const EXPECT: Expect = Expect { acknowledgement: LINK.span_of(64 + 38), ..Expect::RELIABLE };
 
     const COMPLETE: &str = "h1>h0 p7 ACK 1 complete";
+
+    /// The timeout sends an RTS, and so does the timer of a message of which nothing is in flight then.
+    const REPEATED: &[&str] = &[
+        "h1>h0 p7 ACK 1 complete",
+        "h0>h1 p7 RTS 1 target 6 backlog 6",
+        "h0>h1 p7 RTS 1 target 6 backlog 6",
+        "h1>h0 p7 ACK 1 complete",
+        "h1>h0 p7 ACK 1 complete",
+    ];
+
+    const KNOWN: &str = "ACK 1 complete";
+
+    /// The window, and an RTS at each timeout, after up to 40 ms.
+    const TO_NOBODY: Range<usize> = 4 + 8..4 + 20;
+
+    const SENT_AGAIN: bool = false;
+
+    fn small() -> Config {
+        dialogue::small(Config::uet(LINK, RTT))
+    }
 
     fn variants() -> Vec<Config> {
         vec![
@@ -117,7 +138,7 @@ impl DrivenSubject for Uet {
         let message = MessageId(packet.header.id.get());
         let _ = match packet.header.body {
             Body::Data { offset, pull_target, ack_request, retransmitted, speculative, .. } => {
-                let packet = offset / Config::eqds(LINK).max_payload;
+                let packet = offset / Config::eqds(LINK).common.max_payload;
                 let flags: String = [(speculative, 's'), (retransmitted, 'r'), (ack_request, 'a')]
                     .iter()
                     .filter_map(|(set, letter)| set.then_some(*letter))
