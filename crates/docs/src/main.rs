@@ -7,14 +7,15 @@ use rackweave_docs::{check, generate, read, tables};
 
 const USAGE: &str = "usage: docs/check [ROOT]
 
-Checks the documents below ROOT (default: this repository). The rules are those of crates/docs/src/lib.rs.
+Checks the documents below ROOT (default: the current folder). The rules are those of crates/docs/src/lib.rs.
 With RACKWEAVE_BLESS=1, writes the generated tables of keys first; `RACKWEAVE_BLESS=1 cargo test -p rackweave
 documents` writes those of options.";
 
 fn main() -> ExitCode {
     let mut arguments = std::env::args().skip(1);
     let root = match (arguments.next(), arguments.next()) {
-        (None, _) => PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../.."),
+        // Not the folder of this crate: the binary may have been built in another checkout.
+        (None, _) => PathBuf::from("."),
         (Some(root), None) if !root.starts_with('-') => PathBuf::from(root),
         _ => {
             eprintln!("{USAGE}");
