@@ -16,14 +16,13 @@ use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::time::Duration;
 
 use miette::miette;
-use rackweave_core::{HostId, Span, Time, frame};
+use rackweave_core::{HostId, Time, frame};
 use rackweave_lab::Scenario;
 use rackweave_lab::scenario::{FabricFile, Hosts};
 use rackweave_lab::systems::{ProgramName, ProgramOptions, Systems};
 use rackweave_linux::switch::{Control, Edge, Switch, SwitchConfig};
 use rackweave_switch::config::{
-    BufferConfig, FabricConfig, Fault, FaultKind, FaultPlace, Move, Routing,
-    SwitchConfig as OneSwitch, Topology, TrimConfig,
+    FabricConfig, Fault, FaultKind, FaultPlace, Move, SwitchConfig as OneSwitch, TrimConfig,
 };
 
 use self::args::{LinkArgs, PollArgs, ShowArgs, SwitchArgs};
@@ -244,26 +243,16 @@ fn single_switch(args: &SwitchArgs) -> miette::Result<FabricConfig> {
 /// One switch with this many hosts.
 pub(crate) fn one_switch(hosts: u32, args: &LinkArgs) -> FabricConfig {
     let bytes = args.buffer.0;
-    FabricConfig {
-        topology: Topology::SingleSwitch { hosts, host_link: args.link },
-        host_link_delay: args.delay,
-        host_link_delays: Vec::new(),
-        core_link_delay: Span::ZERO,
-        host_send_delay: Span::ZERO,
-        host_receive_delay: Span::ZERO,
-        switch: OneSwitch {
-            latency: args.latency,
-            buffer: match args.shared_buffer {
-                true => BufferConfig::Shared { bytes, alpha: 1.0 },
-                false => BufferConfig::PerPort { bytes },
-            },
-            ecn_threshold_bytes: args.ecn.map(|size| size.0),
-            priorities: true,
-            trim: None,
-            options: Default::default(),
-            routing: Routing::Transport,
-        },
-    }
+    let mut switch = OneSwitch::default().with_latency(args.latency);
+    switch = match args.shared_buffer {
+        true => switch.with_shared_buffer(bytes, 1.0),
+        false => switch.with_buffer(bytes),
+    };
+    switch.ecn_threshold_bytes = args.ecn.map(|size| size.0);
+    FabricConfig::single_switch(hosts, args.link)
+        .with_link_delay(args.delay)
+        .without_host_delays()
+        .with_switch(switch)
 }
 
 /// A fabric, and what happens to it.

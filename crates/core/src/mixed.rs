@@ -45,10 +45,10 @@ impl<T: Header, G: Header> Header for Mixed<T, G> {
     }
 
     #[inline]
-    fn pairs(&self) -> u32 {
+    fn work(&self) -> u32 {
         match self {
-            Self::Transport(header) => header.pairs(),
-            Self::Group(header) => header.pairs(),
+            Self::Transport(header) => header.work(),
+            Self::Group(header) => header.work(),
         }
     }
 }

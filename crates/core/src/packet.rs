@@ -61,10 +61,10 @@ pub trait Header: Copy + core::fmt::Debug {
         self.payload().map_or(0, |slice| slice.len)
     }
 
-    /// Returns the number of pairs of key and value, or of sums, that the packet carries. Handling each takes a processor's
-    /// time; no other kind of packet has any.
+    /// Returns the units of a processor's work that the packet's content takes in addition to its bytes, such as the numbers to be
+    /// added up; 0 for packets whose content is only stored.
     #[inline]
-    fn pairs(&self) -> u32 {
+    fn work(&self) -> u32 {
         0
     }
 }

@@ -13,8 +13,7 @@ use rackweave_linux::switch::Encapsulation;
 use rackweave_linux::switch::checks::Bench;
 use rackweave_switch::Fabric;
 use rackweave_switch::config::{
-    BufferConfig, FabricConfig, Fault, FaultKind, FaultPlace, Routing, SwitchConfig, Topology,
-    TrimConfig,
+    FabricConfig, Fault, FaultKind, FaultPlace, SwitchConfig, Topology, TrimConfig,
 };
 use rackweave_wire::{orca, overlay, reduce};
 
@@ -29,30 +28,20 @@ fn fabric(flags: u8) -> Fabric {
         let (leaves, hosts_per_leaf, spines) = (2, 2, 2);
         Topology::LeafSpine { leaves, hosts_per_leaf, spines, host_link: LINK, core_link: LINK }
     };
-    let bytes = if flags & 32 == 0 { 1 << 20 } else { 2_000 };
-    let trim = (flags & 64 != 0).then_some(TrimConfig {
-        data_queue_bytes: 2_000,
-        header_queue_bytes: 200,
-        return_to_sender: true,
-        headers_per_packet: NonZeroU8::new(2),
-    });
-    Fabric::new(&FabricConfig {
-        topology,
-        host_link_delay: Span::from_us(1),
-        host_link_delays: Vec::new(),
-        core_link_delay: Span::from_us(1),
-        host_send_delay: Span::ZERO,
-        host_receive_delay: Span::ZERO,
-        switch: SwitchConfig {
-            latency: Span::ZERO,
-            buffer: BufferConfig::PerPort { bytes },
-            ecn_threshold_bytes: (flags & 32 != 0).then_some(100),
-            priorities: true,
-            trim,
-            options: Default::default(),
-            routing: Routing::Transport,
-        },
-    })
+    let mut switch = SwitchConfig::unlimited().with_buffer(1 << 20);
+    if flags & 32 != 0 {
+        switch = switch.with_buffer(2_000).with_ecn_threshold(100);
+    }
+    if flags & 64 != 0 {
+        let trim = TrimConfig::NDP.with_queues(2_000, 200);
+        switch = switch.with_trim(trim.with_headers_per_packet(NonZeroU8::new(2)));
+    }
+    Fabric::new(
+        &FabricConfig::new(topology)
+            .with_link_delay(Span::from_us(1))
+            .without_host_delays()
+            .with_switch(switch),
+    )
     .expect("a fabric")
 }
 

@@ -11,34 +11,12 @@
 //! The pilot label of an Orca packet from host 0 to two of the racks of a leaf-spine fabric:
 //!
 //! ```
-//! use rackweave_core::{HostId, Rate, Span};
+//! use rackweave_core::{HostId, Rate};
 //! use rackweave_group::orca::label::Layout;
 //! use rackweave_switch::Fabric;
-//! use rackweave_switch::config::*;
+//! use rackweave_switch::config::FabricConfig;
 //!
-//! let fabric = FabricConfig {
-//!     topology: Topology::LeafSpine {
-//!         leaves: 4,
-//!         hosts_per_leaf: 8,
-//!         spines: 2,
-//!         host_link: Rate::from_gbps(10),
-//!         core_link: Rate::from_gbps(40),
-//!     },
-//!     host_link_delay: Span::from_ns(100),
-//!     host_link_delays: Vec::new(),
-//!     core_link_delay: Span::ZERO,
-//!     host_send_delay: Span::ZERO,
-//!     host_receive_delay: Span::ZERO,
-//!     switch: SwitchConfig {
-//!         latency: Span::from_ns(250),
-//!         buffer: BufferConfig::PerPort { bytes: 500_000 },
-//!         ecn_threshold_bytes: None,
-//!         priorities: true,
-//!         trim: None,
-//!         options: Default::default(),
-//!         routing: Routing::Transport,
-//!     },
-//! };
+//! let fabric = FabricConfig::leaf_spine(4, 8, 2, Rate::from_gbps(10));
 //! let layout = Layout::new(&Fabric::new(&fabric)?)?;
 //! let pilot = layout.pilot(HostId(0), [1, 3].into_iter(), 0);
 //! assert_eq!(layout.racks_of(HostId(0), pilot).collect::<Vec<_>>(), [1, 3]);

@@ -14,6 +14,7 @@ pub(crate) use self::read::flatten;
 use self::read::{Group, Values};
 pub use self::read::{ReadError, Results};
 use crate::results::seeds::t_quantile;
+use crate::study;
 
 /// The number of measures of a point that are compared unless all are asked for.
 pub const HEADLINE_MEASURES: usize = HEADLINES.len();
@@ -217,7 +218,7 @@ fn name_of(label: &str, set: &Map<String, Value>) -> String {
 fn compare(a: &Group, b: &Group, all: bool) -> Point {
     let is_shown = |name: &str| {
         let first = name.split('.').next().unwrap_or(name);
-        let other_systems = ["cast", "image", "reduce", "allreduce", "plan"].contains(&first);
+        let other_systems = study::names().any(|name| name == first);
         all || HEADLINES.contains(&name) || other_systems
     };
     let names: BTreeSet<&String> = a.measures.keys().chain(b.measures.keys()).collect();

@@ -7,15 +7,12 @@ use rackweave_transport::TransportConfig;
 use rackweave_workload::{Generator, Pattern};
 use serde::Serialize;
 
-use crate::allreduce::{AllreduceConfig, Scheme};
-use crate::cast::CastConfig;
 use crate::estimate::Load;
-use crate::image::ImageConfig;
 use crate::path::Path;
-use crate::reduce::ReduceConfig;
 use crate::report::number::{bytes, short};
 use crate::results::plain;
 use crate::scenario::{PointSpec, Scenario};
+use crate::study::Study;
 
 /// Packet-hops that a core simulates in a second, measured with Homa, DCTCP and TCP: 7 to 12 million.
 const HOPS_PER_CPU_SECOND: f64 = 9e6;
@@ -88,73 +85,63 @@ impl Explanation {
         let fabric = &point.config.fabric;
         let path = Path::longest(&point.fabric);
         let hosts = u64::from(fabric.topology.hosts());
-        let plan = match (&point.cast, point.config.streams.first()) {
-            (None, _) if point.image.is_some() => {
-                point.image.as_ref().map_or_else(Plan::default, |image| Plan::of_image(image))
-            }
-            (None, _) if point.reduce.is_some() => {
-                point.reduce.as_ref().map_or_else(Plan::default, |reduce| Plan::of_jobs(reduce))
-            }
-            (None, _) if point.plan.is_some() => Plan::default(),
-            (None, _) if point.allreduce.is_some() => {
-                let allreduce = point.allreduce.as_ref();
-                allreduce.map_or_else(Plan::default, |allreduce| Plan::of_vectors(allreduce))
-            }
-            (None, Some(stream)) => Plan::of(stream, &point.fabric),
-            (cast, _) => cast.as_ref().map_or_else(Plan::default, |cast| Plan::of_files(cast)),
+        // The stream of the measured messages; a kind of workload is none.
+        let stream = point.config.streams.first().filter(|_| point.study.is_messages());
+        let volume = match (point.study.kind(), stream) {
+            (Some(kind), _) => kind.volume(),
+            (None, Some(stream)) => Volume::of(stream, &point.fabric),
+            (None, None) => Volume::default(),
         };
         let measure = &point.config.measure;
         let asked = (measure.messages < u64::MAX).then_some(measure.messages);
-        let arrivals_end = measure.time_limit.min(plan.stop);
+        let arrivals_end = measure.time_limit.min(volume.stop);
         let measured_time = arrivals_end.saturating_sub(measure.warmup);
-        let in_time = plan.per_second.map(|rate| (rate * measured_time.as_secs_f64()) as u64);
-        let messages = [asked, plan.messages, in_time].into_iter().flatten().min();
-        let started_in = match (messages, plan.per_second) {
+        let in_time = volume.per_second.map(|rate| (rate * measured_time.as_secs_f64()) as u64);
+        let messages = [asked, volume.messages, in_time].into_iter().flatten().min();
+        let started_in = match (messages, volume.per_second) {
             (Some(messages), Some(rate)) => {
                 Some(Span::from_secs_f64(messages as f64 / rate).max(Span::TICK))
             }
             _ => None,
         };
         let simulated = started_in.map(|span| (span + measure.warmup).min(arrivals_end));
-        let is_group = point.cast.is_some() || plan_is_of_a_group(point);
-        let beside = point.config.streams.iter().skip(usize::from(!is_group));
-        let beside: Vec<(&StreamConfig, Plan)> =
-            beside.map(|stream| (stream, Plan::of(stream, &point.fabric))).collect();
+        let beside = point.config.streams.iter().skip(usize::from(stream.is_some()));
+        let beside: Vec<(&StreamConfig, Volume)> =
+            beside.map(|stream| (stream, Volume::of(stream, &point.fabric))).collect();
         let started = simulated;
         // Otherwise the time limit ends the run, whatever is under way.
         let waits_for_last =
             asked.is_some() && asked == messages || arrivals_end < measure.time_limit;
-        let simulated = match (point.config.streams.first().filter(|_| !is_group), started) {
+        let simulated = match (stream, started) {
             (Some(stream), Some(last_start)) if waits_for_last => {
-                Some(end_of(point, stream, &plan, &beside, last_start))
+                Some(end_of(point, stream, &volume, &beside, last_start))
             }
             _ => started,
         };
         // Load goes on in the warm-up, and until the last measured message has ended.
         let loaded = if measure.stop_load { started } else { simulated };
-        let all_of = |plan: &Plan| match (plan.per_second, loaded) {
-            (Some(rate), Some(loaded)) => Some(rate * loaded.min(plan.stop).as_secs_f64()),
-            _ => plan.messages.map(|messages| messages as f64),
+        let all_of = |volume: &Volume| match (volume.per_second, loaded) {
+            (Some(rate), Some(loaded)) => Some(rate * loaded.min(volume.stop).as_secs_f64()),
+            _ => volume.messages.map(|messages| messages as f64),
         };
-        let measured = match plan.per_second {
-            Some(_) => all_of(&plan),
+        let measured = match volume.per_second {
+            Some(_) => all_of(&volume),
             None => messages.map(|messages| messages as f64),
         };
         let others: Vec<(f64, f64)> = (beside.iter())
-            .filter_map(|(_, plan)| Some((all_of(plan)?, plan.packets_per_message)))
+            .filter_map(|(_, volume)| Some((all_of(volume)?, volume.packets_per_message)))
             .collect();
         let all = measured.map(|measured| measured + others.iter().map(|(n, _)| n).sum::<f64>());
         let hops = measured.map(|measured| {
             let packets = others.iter().map(|(n, packets)| n * packets).sum::<f64>();
-            (measured * plan.packets_per_message + packets) * mean_links(&point.fabric, &path)
+            (measured * volume.packets_per_message + packets) * mean_links(&point.fabric, &path)
         });
         let warning = started.zip(simulated).zip(point.config.streams.first());
         let warning = warning
             .filter(|((started, end), _)| end.as_us_f64() > LONG_DRAIN * started.as_us_f64())
             .map(|((started, end), stream)| long_drain(started, end, stream, measure.stop_load));
-        let is_tcp = point.config.streams.first().filter(|_| !is_group);
         let is_tcp =
-            is_tcp.is_some_and(|stream| matches!(stream.transport, TransportConfig::Tcp(_)));
+            stream.is_some_and(|stream| matches!(stream.transport, TransportConfig::Tcp(_)));
         let per_message =
             if is_tcp { CPU_SECONDS_PER_TCP_MESSAGE } else { CPU_SECONDS_PER_MESSAGE };
         let slower = if hosts > CACHED_HOSTS { 2.0 } else { 1.0 };
@@ -168,13 +155,13 @@ impl Explanation {
             base_rtt_us: path.base_rtt().as_us_f64(),
             bdp_bytes: path.base_rtt_bytes(),
             transport: point.transport.clone(),
-            mean_message_bytes: plan.mean_bytes,
-            messages_per_s_per_host: plan.per_second.map(|rate| rate / plan.senders as f64),
-            messages_per_s: plan.per_second,
+            mean_message_bytes: volume.mean_bytes,
+            messages_per_s_per_host: volume.per_second.map(|rate| rate / volume.senders as f64),
+            messages_per_s: volume.per_second,
             messages,
             started_us: started.map(Span::as_us_f64),
             simulated_us: simulated.map(Span::as_us_f64),
-            background: beside.iter().map(|(stream, plan)| described(stream, plan)).collect(),
+            background: beside.iter().map(|(stream, volume)| described(stream, volume)).collect(),
             warning,
             one_thread: one_thread(point),
             packet_hops: hops,
@@ -353,29 +340,27 @@ fn in_words(us: f64) -> String {
 
 /// Why a point uses one thread; `None` if it can use several.
 fn one_thread(point: &PointSpec) -> Option<String> {
-    if point.cast.is_some() || plan_is_of_a_group(point) {
-        return Some("it is measured by nodes, which act on each other at once".into());
+    match &point.study {
+        Study::Messages(None) => {
+            let windows = rackweave_sim::windows(&point.config, &point.fabric);
+            windows.err().map(|reason| reason.to_string())
+        }
+        Study::Messages(Some(_)) => {
+            Some("a central scheduler decides for all hosts at once".into())
+        }
+        _ => Some("it is measured by nodes, which act on each other at once".into()),
     }
-    if point.oracle.is_some() {
-        return Some("a central scheduler decides for all hosts at once".into());
-    }
-    rackweave_sim::windows(&point.config, &point.fabric).err().map(|reason| reason.to_string())
-}
-
-fn plan_is_of_a_group(point: &PointSpec) -> bool {
-    let is_many_to_one = point.reduce.is_some() || point.allreduce.is_some();
-    point.image.is_some() || point.plan.is_some() || is_many_to_one
 }
 
 /// Describes a stream beside the measured messages.
-fn described(stream: &StreamConfig, plan: &Plan) -> String {
-    let number = match (plan.per_second, plan.messages) {
+fn described(stream: &StreamConfig, volume: &Volume) -> String {
+    let number = match (volume.per_second, volume.messages) {
         (Some(rate), _) => format!("{} messages/s", short(rate)),
         (None, Some(messages)) => format!("{messages} messages"),
         (None, None) => "messages".to_owned(),
     };
     let (pattern, transport) = (stream.workload.pattern.name(), stream.transport.name());
-    format!("{pattern} over {transport}: {number} of {} on average", bytes(plan.mean_bytes))
+    format!("{pattern} over {transport}: {number} of {} on average", bytes(volume.mean_bytes))
 }
 
 /// Says that few messages will take nearly all of the time.
@@ -399,11 +384,12 @@ fn long_drain(started: Span, end: Span, stream: &StreamConfig, is_stopped: bool)
 fn end_of(
     point: &PointSpec,
     stream: &StreamConfig,
-    plan: &Plan,
-    beside: &[(&StreamConfig, Plan)],
+    volume: &Volume,
+    beside: &[(&StreamConfig, Volume)],
     last_start: Span,
 ) -> Span {
-    let (Pattern::OpenLoop { sizes, .. }, Some(rate)) = (&stream.workload.pattern, plan.per_second)
+    let (Pattern::OpenLoop { sizes, .. }, Some(rate)) =
+        (&stream.workload.pattern, volume.per_second)
     else {
         return last_start;
     };
@@ -420,7 +406,8 @@ fn end_of(
     let receivers = stream.workload.receivers.as_ref();
     let receivers = receivers.map_or(hosts, |range| u64::from(range.end - range.start)).max(1);
     let each = |links: u64| (links, rate / links as f64);
-    let others = beside.iter().filter_map(|(_, plan)| Some(plan.per_second? * plan.mean_bytes));
+    let others =
+        beside.iter().filter_map(|(_, volume)| Some(volume.per_second? * volume.mean_bytes));
     let measure = &point.config.measure;
     let generator = stream.mean_gap(point.fabric.host_rate()).and_then(|gap| {
         Generator::new(
@@ -437,7 +424,7 @@ fn end_of(
     let load = Load {
         sizes,
         wire_bytes: &wire_bytes,
-        links: [each(plan.senders), each(receivers)],
+        links: [each(volume.senders), each(receivers)],
         generator,
         hosts: point.fabric.hosts(),
         messages: (measure.messages < u64::MAX).then_some(measure.messages),
@@ -446,7 +433,7 @@ fn end_of(
         warmup: measure.warmup,
         last_start,
         is_stopped: measure.stop_load,
-        stop: plan.stop,
+        stop: volume.stop,
         time_limit: measure.time_limit,
     };
     load.end()
@@ -485,8 +472,8 @@ fn mean_links(fabric: &Fabric, longest: &Path) -> f64 {
     (below_switch + in_pod + longest * (hosts - pod)) / (hosts - 1.0)
 }
 
-/// A workload in numbers.
-struct Plan {
+/// A workload in numbers, from which the cost of a run is estimated.
+pub(crate) struct Volume {
     mean_bytes: f64,
     /// Those in the other direction included.
     packets_per_message: f64,
@@ -497,7 +484,7 @@ struct Plan {
     messages: Option<u64>,
 }
 
-impl Default for Plan {
+impl Default for Volume {
     fn default() -> Self {
         Self {
             mean_bytes: 0.0,
@@ -510,68 +497,11 @@ impl Default for Plan {
     }
 }
 
-impl Plan {
-    /// Of an image for many: a message is the image on its way to a client.
-    fn of_image(image: &ImageConfig) -> Self {
-        let bytes = image.image.bytes() as f64;
-        Self {
-            mean_bytes: bytes,
-            // Blocks, and now and then a request.
-            packets_per_message: bytes / 1024.0 * 1.1,
-            senders: 1,
-            stop: Span::MAX,
-            per_second: None,
-            messages: Some(image.clients.len() as u64),
-        }
-    }
-
-    /// Of jobs: a message is the data of a job on their way to its workers, and the pairs on theirs to its master.
-    fn of_jobs(reduce: &ReduceConfig) -> Self {
-        let jobs = reduce.jobs.len().max(1) as f64;
-        let mean_bytes = reduce.bytes() as f64 / jobs;
-        Self {
-            mean_bytes,
-            // Full frames, and a quarter of the data in pairs of 20 bytes.
-            packets_per_message: mean_bytes / 1460.0 * 1.5,
-            senders: 1,
-            stop: Span::MAX,
-            per_second: None,
-            messages: Some(reduce.jobs.len() as u64),
-        }
-    }
-
-    /// Of vectors: a message is a step, the vectors of all workers on their way to what adds up and their sums on the way back.
-    fn of_vectors(allreduce: &AllreduceConfig) -> Self {
-        let (bytes, workers) = (allreduce.vector_bytes() as f64, allreduce.workers.len() as f64);
-        let payload = match &allreduce.scheme {
-            Scheme::Ring { carrier, .. } => f64::from(carrier.framing().max_payload),
-            _ => f64::from(allreduce.vectors.elements * allreduce.vectors.format.bytes()),
-        };
-        Self {
-            mean_bytes: bytes,
-            packets_per_message: bytes / payload * 2.0 * workers,
-            senders: 1,
-            stop: Span::MAX,
-            per_second: None,
-            messages: Some(u64::from(allreduce.vectors.steps)),
-        }
-    }
-
-    /// Of files from one to many: a message is a file on its way to a receiver.
-    fn of_files(cast: &CastConfig) -> Self {
-        let files = cast.files.len().max(1) as f64;
-        let mean_bytes = cast.bytes() as f64 / files;
-        let messages = cast.files.len() as u64 * cast.receivers.len() as u64;
-        // Full frames, and now and then a report.
-        let packets_per_message = mean_bytes / 1440.0 * 1.1;
-        Self {
-            mean_bytes,
-            packets_per_message,
-            senders: 1,
-            stop: Span::MAX,
-            per_second: None,
-            messages: Some(messages),
-        }
+impl Volume {
+    /// Of this number of messages, with their mean length and the packets of each.
+    pub(crate) fn of_messages(messages: u64, mean_bytes: f64, packets_per_message: f64) -> Self {
+        let messages = Some(messages);
+        Self { mean_bytes, packets_per_message, senders: 1, messages, ..Self::default() }
     }
 
     fn of(stream: &StreamConfig, fabric: &Fabric) -> Self {

@@ -6,10 +6,7 @@
 //! - [`run`]: runs in the simulator, on all cores.
 //! - [`sweep`]: sweeps whose points are run by several processes.
 //! - [`testbed`]: runs on real hosts.
-//! - [`cast`]: transfers of files from one host to many.
-//! - [`image`]: disk images for many hosts.
-//! - [`plan`]: plans of circuits for random demand.
-//! - [`reduce`]: jobs of MapReduce whose pairs are added up on the way. [`allreduce`]: vectors of many workers, the same.
+//! - [`study`]: what points measure beside ordinary messages: files and images for many hosts, jobs, vectors, plans of circuits.
 //! - [`chaos`]: random scenarios with random faults, and what must hold in all of them.
 //! - [`systems`]: the group systems that switches can run.
 //! - [`results`]: the results of a scenario's runs.
@@ -55,11 +52,9 @@
     )
 )]
 
-pub mod allreduce;
 pub mod builtin;
 #[cfg(feature = "hosts")]
 pub mod calibrate;
-pub mod cast;
 #[cfg(feature = "hosts")]
 pub mod chaos;
 pub mod command_line;
@@ -69,21 +64,20 @@ pub mod difference;
 pub mod error;
 mod estimate;
 pub mod explain;
-pub mod image;
 mod item;
 pub mod list;
+mod null;
 pub mod output;
 pub mod paper;
 #[cfg(feature = "parquet")]
 mod parquet;
 mod path;
-pub mod plan;
 pub mod redraw;
-pub mod reduce;
 pub mod report;
 pub mod results;
 pub mod run;
 pub mod scenario;
+pub mod study;
 pub mod sweep;
 #[cfg(feature = "hosts")]
 pub mod systems;

@@ -8,8 +8,8 @@ use serde_json::{Value, json};
 
 use crate::item::About;
 pub use crate::item::Item;
-use crate::scenario::{Choice as _, Scenario, allreduce, cast, image, plan, reduce, transport};
-use crate::{builtin, paper};
+use crate::scenario::{Choice as _, Scenario, transport};
+use crate::{builtin, paper, study};
 
 /// What can be listed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -49,33 +49,15 @@ fn transports() -> Vec<Item> {
         let facts = json!({ "profiles": about.profiles, "sources": about.sources });
         Item::new(about.name, about.description, &facts)
     };
-    let schemes = cast::Name::ALL.iter().map(|scheme| {
-        let mut item = item(scheme.about());
-        item.facts.insert("workload".into(), "cast".into());
-        item
-    });
-    let images = image::Name::ALL.iter().map(|scheme| {
-        let mut item = item(scheme.about());
-        item.facts.insert("workload".into(), "image".into());
-        item
-    });
-    let jobs = reduce::Name::ALL.iter().map(|scheme| {
-        let mut item = item(scheme.about());
-        item.facts.insert("workload".into(), "reduce".into());
-        item
-    });
-    let planners = plan::Name::ALL.iter().map(|planner| {
-        let mut item = item(planner.about());
-        item.facts.insert("workload".into(), "plan".into());
-        item
-    });
-    let vectors = allreduce::Name::ALL.iter().map(|scheme| {
-        let mut item = item(scheme.about());
-        item.facts.insert("workload".into(), "allreduce".into());
-        item
+    let schemes = study::KINDS.iter().flat_map(|kind| {
+        (kind.schemes)().into_iter().map(|scheme| {
+            let mut item = item(scheme);
+            item.facts.insert("workload".into(), kind.table.into());
+            item
+        })
     });
     let transports = transport::Name::ALL.iter().map(|name| item(name.about()));
-    transports.chain(schemes).chain(images).chain(jobs).chain(planners).chain(vectors).collect()
+    transports.chain(schemes).collect()
 }
 
 fn fabrics() -> Vec<Item> {
@@ -280,14 +262,10 @@ mod tests {
                 "tor-circuits" => "tors = [3, 1]\ncircuit_ports = 1\ncircuits = [[0, 1]]",
                 _ => "k = 4",
             };
-            let workload = match transport.facts.get("workload").and_then(Value::as_str) {
-                Some("cast") => "[workload.cast]\nsender = 0\nreceivers = [1, 2]\nfiles = ['1 KB']",
-                Some("reduce") => "[workload.reduce]\nworkers = 2\nsize = '1 MB'",
-                Some("plan") => "[workload.plan]\ninstances = 1",
-                Some("allreduce") => "[workload.allreduce]\nworkers = 2\nsize = '1 MB'",
-                Some("image") => "[workload.image]\nclients = [1, 2]\nsize = '1 MiB'",
-                _ => "[workload]\narrivals = 'poisson'\nsizes = 'W1'\nload = 0.5",
-            };
+            let kind = transport.facts.get("workload").and_then(Value::as_str);
+            let kind = kind.and_then(|kind| study::KINDS.iter().find(|of| of.table == kind));
+            let messages = "[workload]\narrivals = 'poisson'\nsizes = 'W1'\nload = 0.5";
+            let workload = kind.map_or(messages, |kind| kind.example);
             let name = &transport.name;
             let text = format!(
                 "[fabric]\ntopology = '{fabric}'\n{keys}\n[transport]\nname = '{name}'\n\

@@ -85,7 +85,7 @@ const PARTIAL_SUFFIX: &str = ".part";
 /// Files that every run writes beside CSV files and pictures.
 const ALWAYS: [&str; 3] = ["summary.json", "scenario.resolved.toml", "report.html"];
 /// Files that only some runs write. Those of an earlier run must not remain beside new ones.
-const OPTIONAL: [&str; 13] = [
+const OPTIONAL: [&str; 8] = [
     "over_seeds.csv",
     "traffic.csv",
     "goodput.csv",
@@ -94,11 +94,6 @@ const OPTIONAL: [&str; 13] = [
     "streams.csv",
     "messages.csv",
     "round_trips.csv",
-    "cast_files.csv",
-    "cast_receivers.csv",
-    "image_clients.csv",
-    "reduce_jobs.csv",
-    "allreduce_steps.csv",
 ];
 
 impl OutputDir {
@@ -207,14 +202,22 @@ impl OutputDir {
         let Ok(entries) = std::fs::read_dir(&self.path) else { return };
         for entry in entries.flatten() {
             let Ok(name) = entry.file_name().into_string() else { continue };
-            let is_result =
-                OPTIONAL.contains(&name.as_str()) || is_capture(&name) || is_parquet(&name);
+            let is_result = OPTIONAL.contains(&name.as_str())
+                || is_of_kind(&name)
+                || is_capture(&name)
+                || is_parquet(&name);
             if is_result && !written.contains(&name) {
                 // A file that cannot be removed is overwritten or remains, which is no reason to lose the results.
                 let _ = std::fs::remove_file(entry.path());
             }
         }
     }
+}
+
+/// Whether a file has the name of a table that only a kind of workload has.
+fn is_of_kind(name: &str) -> bool {
+    let table = name.strip_suffix(".csv");
+    table.is_some_and(|table| tables::names_of_kinds().contains(&table))
 }
 
 /// Whether a file has the name of a capture, `capture-N.pcapng`.

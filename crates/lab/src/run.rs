@@ -9,14 +9,10 @@ use rackweave_sim::result::{End, RunResult};
 use rackweave_sim::{BuildError, Control, Threads};
 use rayon::prelude::*;
 
-use crate::allreduce::{self, AllreduceError, AllreduceSummary};
-use crate::cast::{self, CastError, CastSummary};
 use crate::error::OutputError;
-use crate::image::{self, ImageError, ImageSummary};
-use crate::plan::{self, PlanSummary};
-use crate::reduce::{self, ReduceError, ReduceSummary};
-use crate::results::{Capture, PointFailure, PointResult, Results, capture_layout};
+use crate::results::{Capture, PointFailure, PointResult, Results};
 use crate::scenario::{PointSpec, Scenario};
+use crate::study::{Setting, Study, StudyError};
 use crate::sweep::{self, PointError, PointStore, Shard};
 
 /// A run of a scenario's points, which other threads can watch and stop.
@@ -56,53 +52,13 @@ pub struct Progress {
 /// Why a batch cannot be run.
 #[derive(Debug, thiserror::Error, miette::Diagnostic)]
 pub enum RunError {
-    /// The simulated network of a point cannot be built.
+    /// A point cannot be run, for example because its network cannot be built.
     #[error("point {index} of the scenario can't be run")]
-    Build {
-        /// The index of the point in the sweep.
-        index: usize,
-        /// The reason why it cannot be built.
-        source: BuildError,
-    },
-    /// A cast cannot be run.
-    #[error("point {index} of the scenario can't be run")]
-    Cast {
+    Point {
         /// The index of the point in the sweep.
         index: usize,
         /// The reason why it cannot be run.
-        source: CastError,
-    },
-    /// An image cannot be run.
-    #[error("point {index} of the scenario can't be run")]
-    Image {
-        /// The index of the point in the sweep.
-        index: usize,
-        /// The reason why it cannot be run.
-        source: ImageError,
-    },
-    /// Jobs cannot be run.
-    #[error("point {index} of the scenario can't be run")]
-    Reduce {
-        /// The index of the point in the sweep.
-        index: usize,
-        /// The reason why it cannot be run.
-        source: ReduceError,
-    },
-    /// The demand of plans is too large.
-    #[error("point {index} of the scenario can't be run")]
-    Plan {
-        /// The index of the point in the sweep.
-        index: usize,
-        /// The reason why it cannot be planned.
-        source: rackweave_rackless::demand::DemandError,
-    },
-    /// An all-reduce cannot be run.
-    #[error("point {index} of the scenario can't be run")]
-    Allreduce {
-        /// The index of the point in the sweep.
-        index: usize,
-        /// The reason why it cannot be run.
-        source: AllreduceError,
+        source: StudyError,
     },
     /// A finished point cannot be stored.
     #[error(transparent)]
@@ -294,7 +250,7 @@ impl Batch {
         end
     }
 
-    /// Runs a point without a group system. Returns the processor time of all its threads but this one, too.
+    /// Runs a point whose messages are measured. Returns the processor time of all its threads but this one, too.
     fn run_transports(
         &self,
         spec: &PointSpec,
@@ -317,77 +273,30 @@ impl Batch {
         let ended = catch_unwind(AssertUnwindSafe(|| {
             let before = thread_cpu_s();
             let control = &self.controls[index];
-            let build = |source| RunError::Build { index, source };
+            let failed = |source| RunError::Point { index, source };
             let mut others_cpu_s = 0.0;
-            let (mut image, mut reduce, mut plan, mut allreduce) = (None, None, None, None);
-            let (result, cast) = match &spec.cast {
-                None if spec.image.is_some() => {
-                    let Some(config) = &spec.image else { unreachable!("it is there") };
-                    let done = image::run(config, &spec.config, capture_layout(spec), control);
-                    let run = done.map_err(|source| RunError::Image { index, source })?;
-                    image = Some((ImageSummary::new(config, &run.image), run.capture));
-                    (run.result, None)
-                }
-                None if spec.reduce.is_some() => {
-                    let Some(config) = &spec.reduce else { unreachable!("it is there") };
-                    let done = reduce::run(config, &spec.config, capture_layout(spec), control);
-                    let run = done.map_err(|source| RunError::Reduce { index, source })?;
-                    reduce = Some((ReduceSummary::new(&run.reduce), run.capture));
-                    (run.result, None)
-                }
-                None if spec.plan.is_some() => {
-                    let Some(config) = &spec.plan else { unreachable!("it is there") };
-                    let done = plan::run(config, control);
-                    let results = done.map_err(|source| RunError::Plan { index, source })?;
-                    plan = Some(PlanSummary::new(&results));
-                    (plan::as_run(config, &results), None)
-                }
-                None if spec.allreduce.is_some() => {
-                    let Some(config) = &spec.allreduce else { unreachable!("it is there") };
-                    let layout = capture_layout(spec);
-                    let done = allreduce::run(config, &spec.config, layout, control);
-                    let run = done.map_err(|source| RunError::Allreduce { index, source })?;
-                    allreduce = Some((AllreduceSummary::new(&run.allreduce), run.capture));
-                    (run.result, None)
-                }
-                None if spec.oracle.is_some() => {
-                    let rules = spec.oracle.unwrap_or_default();
-                    let done = rackweave_sim::oracle::run(&spec.config, rules, control);
-                    (done.map_err(build)?, None)
-                }
-                None => {
-                    let (result, cpu_s) = simulate(spec, control).map_err(build)?;
-                    others_cpu_s = cpu_s;
-                    (result, None)
-                }
-                Some(config) => {
-                    let layout = capture_layout(spec);
-                    let done = cast::run(config, &spec.config, layout, control);
-                    let run = done.map_err(|source| RunError::Cast { index, source })?;
-                    (run.result, Some((config, run.cast, run.capture)))
-                }
+            let mut measured = None;
+            let result = if let Some(kind) = spec.study.kind() {
+                let done = kind.run(&Setting::of(spec, control)).map_err(failed)?;
+                measured = Some((done.summary, done.detail, done.capture));
+                done.result
+            } else if let Study::Messages(Some(rules)) = spec.study {
+                let done = rackweave_sim::oracle::run(&spec.config, rules, control);
+                done.map_err(|error| failed(error.into()))?
+            } else {
+                let done = simulate(spec, control);
+                let (result, cpu_s) = done.map_err(|error| failed(error.into()))?;
+                others_cpu_s = cpu_s;
+                result
             };
             if result.end == End::Cancelled {
                 return Ok(PointEnd::Cancelled);
             }
             let cpu_s = thread_cpu_s() - before + others_cpu_s;
             let mut point = PointResult::new(index, spec, result, cpu_s);
-            if let Some((config, result, capture)) = cast {
-                point.summary.cast = Some(CastSummary::new(config, &result));
-                point.cast = Some(result);
-                point.capture = Capture::Frames(capture);
-            }
-            if let Some((summary, capture)) = reduce {
-                point.summary.reduce = Some(summary);
-                point.capture = Capture::Frames(capture);
-            }
-            point.summary.plan = plan;
-            if let Some((summary, capture)) = allreduce {
-                point.summary.allreduce = Some(summary);
-                point.capture = Capture::Frames(capture);
-            }
-            if let Some((summary, capture)) = image {
-                point.summary.image = Some(summary);
+            if let Some((summary, detail, capture)) = measured {
+                point.summary.study = summary;
+                point.detail = detail;
                 point.capture = Capture::Frames(capture);
             }
             Ok(PointEnd::Finished(Box::new(point)))

@@ -13,8 +13,8 @@ use rackweave_group::reduce::system::Reduce;
 use rackweave_switch::config::{FabricConfig, Topology};
 use rackweave_wire::{frisbee, orca};
 
-use crate::cast::Scheme;
-use crate::image::{self, ImageConfig, Redirects, hosts_per_rack};
+use crate::study::cast::Scheme;
+use crate::study::image::{self, ImageConfig, Redirects, hosts_per_rack};
 
 /// The systems that the switches of a fabric run; `None` for those that they do not.
 pub type Systems = ((Option<Orca>, Option<Swp2p>), (Option<Multicast>, Option<Reduce>));
@@ -58,7 +58,7 @@ pub(crate) fn of_image(image: &ImageConfig) -> Systems {
 }
 
 /// Returns the systems that the testbed's switches run for jobs: aggregation in the switch that they use.
-pub(crate) fn of_reduce(jobs: &crate::reduce::ReduceConfig) -> Systems {
+pub(crate) fn of_reduce(jobs: &crate::study::reduce::ReduceConfig) -> Systems {
     let reduce = jobs.switches.as_ref().map(|chosen| {
         let config = ReduceConfig::new(chosen.slots, rackweave_linux::random() as u64);
         let config = ReduceConfig { ways: chosen.ways, ..config };
@@ -184,31 +184,17 @@ impl ProgramName {
 
 #[cfg(test)]
 mod tests {
-    use rackweave_core::{Rate, Span};
+    use rackweave_core::Rate;
     use rackweave_group::system::System as _;
     use rackweave_switch::Fabric;
-    use rackweave_switch::config::{BufferConfig, Routing, SwitchConfig};
+    use rackweave_switch::config::SwitchConfig;
 
     use super::*;
 
     fn fabric(topology: Topology) -> FabricConfig {
-        FabricConfig {
-            topology,
-            host_link_delay: Span::ZERO,
-            host_link_delays: Vec::new(),
-            core_link_delay: Span::ZERO,
-            host_send_delay: Span::ZERO,
-            host_receive_delay: Span::ZERO,
-            switch: SwitchConfig {
-                latency: Span::ZERO,
-                buffer: BufferConfig::PerPort { bytes: 500_000 },
-                ecn_threshold_bytes: None,
-                priorities: true,
-                trim: None,
-                options: Default::default(),
-                routing: Routing::Transport,
-            },
-        }
+        FabricConfig::new(topology)
+            .without_delays()
+            .with_switch(SwitchConfig::unlimited().with_buffer(500_000))
     }
 
     const RATE: Rate = Rate(1_000_000_000);

@@ -6,12 +6,12 @@
 use std::borrow::Borrow;
 use std::convert::Infallible;
 
-use rackweave_group::app::CastTimes;
 use rackweave_sim::config::Circuits;
 
 use crate::report::compare;
-use crate::results::columns::{self, Arrival, Circuit, Column, Kind, Value};
+use crate::results::columns::{self, Circuit, Column, Kind, Value};
 use crate::results::{PointResult, Results, TrafficSeries, plain, seeds};
+use crate::study::{self, Listed};
 
 /// A table of results.
 #[derive(Clone, Debug, PartialEq)]
@@ -270,22 +270,22 @@ pub(crate) fn write<S: Sink>(points: &[PointResult], sink: &mut S) -> Result<(),
     })?;
     let wanted = any(&|point| !point.circuits.is_empty());
     sink.table("circuits", wanted, points, columns::CIRCUITS, circuits)?;
-    let wanted = any(&|point| point.cast.is_some());
-    sink.table("cast_files", wanted, points, columns::CAST_FILE, files)?;
-    sink.table("cast_receivers", wanted, points, columns::CAST_RECEIVER, arrivals)?;
-    let wanted = any(&|point| point.summary.image.is_some());
-    sink.table("image_clients", wanted, points, columns::IMAGE_CLIENT, |point| {
-        point.summary.image.iter().flat_map(|image| &image.clients)
-    })?;
-    let wanted = any(&|point| point.summary.reduce.is_some());
-    sink.table("reduce_jobs", wanted, points, columns::REDUCE_JOB, |point| {
-        point.summary.reduce.iter().flat_map(|reduce| &reduce.jobs)
-    })?;
-    let wanted = any(&|point| point.summary.allreduce.is_some());
-    sink.table("allreduce_steps", wanted, points, columns::ALLREDUCE_STEP, |point| {
-        point.summary.allreduce.iter().flat_map(|allreduce| &allreduce.steps)
-    })?;
+    study::tables(points, sink)?;
     write_over_seeds(points, sink)
+}
+
+/// Passes the table of a kind of workload to a sink: the rows of each point's summary.
+pub(crate) fn rows_of<K: Listed, T: 'static, S: Sink>(
+    name: &'static str,
+    points: &[PointResult],
+    sink: &mut S,
+    columns: &'static [Column<T>],
+    rows: fn(&K::Summary) -> &[T],
+) -> Result<(), S::Error> {
+    let wanted = points.iter().any(|point| point.summary.of::<K>().is_some());
+    sink.table(name, wanted, points, columns, |point| {
+        point.summary.of::<K>().into_iter().flat_map(rows)
+    })
 }
 
 /// Passes the means over seeds to a sink, if seeds are swept.
@@ -409,29 +409,40 @@ struct Declared {
     columns: Vec<(&'static str, Kind)>,
 }
 
+/// Collects the names of tables.
+struct Names(Vec<&'static str>);
+
+impl Sink for Names {
+    type Error = Infallible;
+
+    fn table<'a, T: 'static, R: IntoIterator<Item: Borrow<T>>>(
+        &mut self,
+        name: &'static str,
+        _: bool,
+        _: &'a [PointResult],
+        _: &'static [Column<T>],
+        _: impl Fn(&'a PointResult) -> R,
+    ) -> Result<(), Infallible> {
+        self.0.push(name);
+        Ok(())
+    }
+}
+
 /// Returns the names of the tables that have rows of single points.
 pub(crate) fn names() -> Vec<&'static str> {
-    struct Names(Vec<&'static str>);
-    impl Sink for Names {
-        type Error = Infallible;
-
-        fn table<'a, T: 'static, R: IntoIterator<Item: Borrow<T>>>(
-            &mut self,
-            name: &'static str,
-            _: bool,
-            _: &'a [PointResult],
-            _: &'static [Column<T>],
-            _: impl Fn(&'a PointResult) -> R,
-        ) -> Result<(), Infallible> {
-            self.0.push(name);
-            Ok(())
-        }
-    }
     let mut names = Names(Vec::new());
     match write(&[], &mut names) {
         Ok(()) => names.0.retain(|name| *name != OVER_SEEDS),
     }
     names.0
+}
+
+/// Returns the names of the tables that only kinds of workload have.
+pub(crate) fn names_of_kinds() -> Vec<&'static str> {
+    let mut names = Names(Vec::new());
+    match study::tables(&[], &mut names) {
+        Ok(()) => names.0,
+    }
 }
 
 /// Returns the names of a table's columns after those that identify the point.
@@ -490,24 +501,5 @@ fn circuits(point: &PointResult) -> impl Iterator<Item = Circuit> {
             }
         };
         ends.into_iter().map(|ends| Circuit { from: *from, ends })
-    })
-}
-
-/// Returns the rows of a point's cast, one for each file.
-fn files(point: &PointResult) -> impl Iterator<Item = CastTimes> {
-    point.cast.iter().flat_map(|cast| &cast.app.casts).copied()
-}
-
-/// Returns the rows of a point's cast, one for each file at each receiver.
-fn arrivals(point: &PointResult) -> impl Iterator<Item = Arrival> {
-    point.cast.iter().flat_map(|cast| &cast.app.receivers).flat_map(|receiver| {
-        let before = std::iter::once(None).chain(receiver.completed.iter().map(Some));
-        let completed = (0..).zip(receiver.completed.iter().copied()).zip(before);
-        completed.map(|((file, completed), before)| Arrival {
-            host: receiver.host,
-            file,
-            completed,
-            wait: before.map(|before| completed.since(*before)),
-        })
     })
 }

@@ -16,9 +16,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use rackweave_core::{HostId, Packet, Rate, Span};
 use rackweave_linux::switch::{Control, Edge, Switch, SwitchConfig};
-use rackweave_switch::config::{
-    BufferConfig, FabricConfig, Routing, SwitchConfig as OneSwitch, Topology,
-};
+use rackweave_switch::config::{FabricConfig, SwitchConfig as OneSwitch};
 use rackweave_wire::{Id64, homa, overlay};
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 
@@ -47,23 +45,9 @@ fn datagram(src: u32, dst: u32, payload: usize) -> Vec<u8> {
 }
 
 fn fabric() -> FabricConfig {
-    FabricConfig {
-        topology: Topology::SingleSwitch { hosts: HOSTS, host_link: Rate::from_gbps(100) },
-        host_link_delay: Span::ZERO,
-        host_link_delays: Vec::new(),
-        core_link_delay: Span::ZERO,
-        host_send_delay: Span::ZERO,
-        host_receive_delay: Span::ZERO,
-        switch: OneSwitch {
-            latency: Span::ZERO,
-            buffer: BufferConfig::PerPort { bytes: 4 << 20 },
-            ecn_threshold_bytes: None,
-            priorities: true,
-            trim: None,
-            options: Default::default(),
-            routing: Routing::Transport,
-        },
-    }
+    FabricConfig::single_switch(HOSTS, Rate::from_gbps(100))
+        .without_delays()
+        .with_switch(OneSwitch::unlimited().with_buffer(4 << 20))
 }
 
 /// The namespaces of this process, which are removed at the end.

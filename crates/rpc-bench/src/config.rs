@@ -180,8 +180,8 @@ impl Setup {
                 Some(TransportConfig::Homa(Arc::new(config)).patient(PATIENCE))
             }
             Transport::Polo => {
-                let fitted = polo::Config::slides().for_path(self.link, HOST_RTT).for_hosts();
-                let config = polo::Config { max_message_bytes: longest, ..fitted };
+                let mut config = polo::Config::slides().for_path(self.link, HOST_RTT).for_hosts();
+                config.common.max_message_bytes = longest;
                 Some(TransportConfig::Polo(Arc::new(config)).patient(PATIENCE))
             }
             Transport::Tcp => None,

@@ -78,7 +78,7 @@ impl Transport {
     #[must_use]
     pub fn polo(link: Rate) -> Self {
         let mut config = polo::Config::slides().for_path(link, RTT).for_hosts();
-        config.max_message_bytes = MAX_MESSAGE;
+        config.common.max_message_bytes = MAX_MESSAGE;
         Self::custom(TransportConfig::Polo(Arc::new(config)).patient(PATIENCE), link)
     }
 

@@ -8,9 +8,7 @@ use rackweave_core::{
     Header, HostId, Node, Packet, PayloadStore, Pool, Port, PortSet, Rate, Slice, Span,
     SwitchProgram, Time, Verdict,
 };
-use rackweave_sim::config::{
-    BufferConfig, FabricConfig, MeasureConfig, Routing, SwitchConfig, Topology,
-};
+use rackweave_sim::config::{FabricConfig, MeasureConfig, SwitchConfig, Topology};
 use rackweave_sim::model::GroupsOnly;
 use rackweave_sim::{Attached, Control, Fabric, GroupNode, Setup, World};
 use rackweave_wire::orca;
@@ -121,23 +119,10 @@ impl GroupNode for Peer {
 }
 
 fn run(name: &str, topology: Topology, packets: u64) {
-    let fabric = FabricConfig {
-        topology,
-        host_link_delay: Span::from_ns(500),
-        host_link_delays: Vec::new(),
-        core_link_delay: Span::from_ns(500),
-        host_send_delay: Span::ZERO,
-        host_receive_delay: Span::ZERO,
-        switch: SwitchConfig {
-            latency: Span::from_ns(250),
-            buffer: BufferConfig::PerPort { bytes: 1_000_000 },
-            ecn_threshold_bytes: None,
-            priorities: true,
-            trim: None,
-            options: Default::default(),
-            routing: Routing::Transport,
-        },
-    };
+    let fabric = FabricConfig::new(topology)
+        .with_link_delay(Span::from_ns(500))
+        .without_host_delays()
+        .with_switch(SwitchConfig::default().with_buffer(1_000_000).without_marking());
     let fabric = Fabric::new(&fabric).expect("a possible fabric");
     let hosts = fabric.hosts();
     let mut nodes = vec![Attached::at(HostId(0), Peer::Sender { left: packets, replies: 0 })];
@@ -158,31 +143,11 @@ fn run(name: &str, topology: Topology, packets: u64) {
         (_, false) => Copies { downs: (1 << leaves) - 1, up: 0 },
     };
     let before = cpu_s();
-    let measure = MeasureConfig {
-        warmup: Span::ZERO,
-        messages: u64::MAX,
-        time_limit: Span::from_secs(1000),
-        ports_from: None,
-        sample_every: Span::ZERO,
-        verify: false,
-        capture: Vec::new(),
-        capture_limit: 0,
-        traffic: Vec::new(),
-        stop_load: false,
-    };
+    let measure =
+        MeasureConfig::default().with_time_limit(Span::from_secs(1000)).with_samples(Span::ZERO);
     let mut world = World::<GroupsOnly<Peer, Copies>>::new(Setup {
-        seed: 1,
-        run: 0,
-        fabric: Arc::new(fabric),
-        host: None,
-        streams: Vec::new(),
-        transports: Box::new(|_| Vec::new()),
         nodes,
-        programs: Box::new(programs),
-        faults: &[],
-        moves: &[],
-        measure: &measure,
-        division: None,
+        ..Setup::new(1, Arc::new(fabric), &measure, programs)
     })
     .expect("a possible world");
     let end = world.run_to_end(&Control::default());

@@ -9,16 +9,13 @@ use std::process::{Command, ExitCode};
 use std::sync::Arc;
 
 use rackweave_core::{Framing, HostId, Pool, Rate, Span};
-use rackweave_sim::config::{
-    BufferConfig, FabricConfig, MeasureConfig, QueueOptions, Routing, StreamConfig, SwitchConfig,
-    Topology, TrimConfig,
-};
+use rackweave_sim::config::{FabricConfig, MeasureConfig, SwitchConfig, Topology, TrimConfig};
 use rackweave_sim::{Control, Fabric, RunConfig, Threads, run_on};
 use rackweave_transport::{
-    TransportConfig, dcpim, homa, ndp, pfabric, phost, polo, sird, swift, tcp, uet,
+    Profile as _, TransportConfig, dcpim, homa, ndp, pfabric, phost, polo, sird, swift, tcp, uet,
 };
 use rackweave_wire::Header;
-use rackweave_workload::{LoadCounts, Pattern, SizeDist, WorkloadConfig};
+use rackweave_workload::{Pattern, SizeDist};
 
 const LINK: Rate = Rate::from_gbps(10);
 
@@ -39,18 +36,15 @@ const fn fat_tree(k: u32) -> Topology {
 }
 
 fn incast() -> Pattern {
-    let (receiver, at, spread) = (HostId(0), Span::ZERO, Span::ZERO);
-    let sizes = sizes(5_000_000);
-    Pattern::Incast { senders: None, receiver, sizes, messages_per_sender: 1, at, spread }
+    Pattern::incast(HostId(0), sizes(5_000_000))
 }
 
 fn permutation(bytes: u64) -> Pattern {
-    Pattern::Permutation { sizes: sizes(bytes), messages_per_host: 1 }
+    Pattern::permutation(sizes(bytes))
 }
 
 fn poisson(name: &str) -> Pattern {
-    let sizes = SizeDist::named(name).expect("a known distribution");
-    Pattern::OpenLoop { sizes, load: 0.6, counts: LoadCounts::Payload }
+    Pattern::open_loop(SizeDist::named(name).expect("a known distribution"), 0.6)
 }
 
 const ALL: u64 = u64::MAX;
@@ -187,34 +181,21 @@ fn transport(name: &str, fabric: &Fabric, pattern: &Pattern) -> TransportConfig 
 }
 
 /// As in htsim: a data queue of 15 packets, and twice its bytes for headers.
-const NDP_QUEUES: TrimConfig = TrimConfig {
-    data_queue_bytes: 15 * 1538,
-    header_queue_bytes: 2 * 15 * 1538,
-    return_to_sender: false,
-    headers_per_packet: None,
-};
+const NDP_QUEUES: TrimConfig = TrimConfig::NDP
+    .with_queues(15 * 1538, 2 * 15 * 1538)
+    .with_return_to_sender(false)
+    .with_headers_per_packet(None);
 
 fn fabric(topology: Topology, name: &str) -> FabricConfig {
-    FabricConfig {
-        topology,
-        host_link_delay: Span::ZERO,
-        host_link_delays: Vec::new(),
-        core_link_delay: Span::ZERO,
-        host_send_delay: Span::from_ns(500),
-        host_receive_delay: Span::from_us(1),
-        switch: SwitchConfig {
-            latency: Span::from_ns(250),
-            // pFabric's are short: searches through them are a part of its cost.
-            buffer: BufferConfig::PerPort {
-                bytes: if name == "pfabric" { 24 * 1538 } else { 500_000 },
-            },
-            ecn_threshold_bytes: Some(65 * 1538),
-            priorities: true,
-            trim: matches!(name, "ndp" | "uet").then_some(NDP_QUEUES),
-            options: QueueOptions { by_remaining: name == "pfabric", selective_drop: false },
-            routing: Routing::Transport,
-        },
-    }
+    let switch = match name {
+        "pfabric" => SwitchConfig::default().with_pfabric(),
+        "ndp" | "uet" => SwitchConfig::default().with_trim(NDP_QUEUES),
+        _ => SwitchConfig::default(),
+    };
+    FabricConfig::new(topology)
+        .with_link_delay(Span::ZERO)
+        .with_host_delays(Span::from_ns(500), Span::from_us(1))
+        .with_switch(switch)
 }
 
 /// What the command line sets for all cases.
@@ -231,27 +212,10 @@ fn measure(traffic: &Traffic, name: &str, options: Options) {
     let fabric = Fabric::new(&fabric_config).expect("a possible fabric");
     let pattern = (traffic.pattern)();
     let transport = transport(name, &fabric, &pattern);
-    let config = RunConfig {
-        seed: 1,
-        run: 0,
-        fabric: fabric_config,
-        host: None,
-        streams: vec![StreamConfig { transport, workload: WorkloadConfig::new(pattern) }],
-        faults: Vec::new(),
-        moves: Vec::new(),
-        measure: MeasureConfig {
-            warmup: Span::ZERO,
-            ports_from: None,
-            messages: options.messages.map_or(traffic.messages, |most| most.min(traffic.messages)),
-            time_limit: Span::from_secs(10),
-            sample_every: Span::ZERO,
-            verify: false,
-            capture: Vec::new(),
-            capture_limit: 0,
-            traffic: Vec::new(),
-            stop_load: false,
-        },
-    };
+    let messages = options.messages.map_or(traffic.messages, |most| most.min(traffic.messages));
+    let measured = MeasureConfig::default().with_messages(messages).with_samples(Span::ZERO);
+    let config =
+        RunConfig::new(fabric_config).with_stream(transport, pattern).with_measure(measured);
     let result = run_on(&config, Threads::new(options.threads), &Control::default())
         .expect("a possible run");
     let wall_s = uptime_s() - began;

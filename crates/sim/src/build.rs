@@ -14,7 +14,7 @@ use crate::config::{
     RunConfig, StreamConfig,
 };
 use crate::fabric::{Fabric, FabricError};
-use crate::model::{Both, GroupNode, MixedGroup, MixedTransport, TransportsOnly};
+use crate::model::{Both, GroupNode, MixedGroup, MixedTransport, Model, TransportsOnly};
 use crate::parallel::{OneThread, Threads, possible_windows, run_windows, windows};
 use crate::result::RunResult;
 use crate::world::{Attached, Control, Division, Setup, World};
@@ -296,18 +296,10 @@ fn run_with(
             false => Vec::new(),
         };
         World::<TransportsOnly<Machine>>::new(Setup {
-            seed: config.seed,
-            run: config.run,
-            host: config.host.clone(),
             streams: streams(config, &instances, &fabric)?,
-            fabric: Arc::clone(&fabric),
             transports: Box::new(transports),
-            nodes: Vec::new(),
-            programs: Box::new(|_| ForwardOnly::new()),
-            faults: &config.faults,
-            moves: &config.moves,
-            measure: &config.measure,
             division,
+            ..setup(config, Arc::clone(&fabric), |_| ForwardOnly::new())
         })
     };
     match windows(config, &fabric) {
@@ -316,6 +308,21 @@ fn run_with(
             run_windows(&build, (&fabric, window), threads, control)
         }
         Err(_) => Ok(build(None)?.run(control)),
+    }
+}
+
+/// What a configuration says of every world.
+fn setup<'a, M: Model>(
+    config: &'a RunConfig,
+    fabric: Arc<Fabric>,
+    programs: impl FnMut(u32) -> M::Program + 'a,
+) -> Setup<'a, M> {
+    Setup {
+        run: config.run,
+        host: config.host.clone(),
+        faults: &config.faults,
+        moves: &config.moves,
+        ..Setup::new(config.seed, fabric, &config.measure, programs)
     }
 }
 
@@ -348,17 +355,9 @@ where
     let machine = |kind: &TransportConfig, host| MixedTransport::new(kind.machine(host));
     let mixed = |Attached { node, hosts }| Attached { node: MixedGroup::new(node), hosts };
     World::new(Setup {
-        seed: config.seed,
-        run: config.run,
-        host: config.host.clone(),
         streams: streams(config, &instances, &fabric)?,
-        fabric,
         transports: Box::new(move |host| kinds.iter().map(|kind| machine(kind, host)).collect()),
         nodes: nodes.into_iter().map(mixed).collect(),
-        programs: Box::new(programs),
-        faults: &config.faults,
-        moves: &config.moves,
-        measure: &config.measure,
-        division: None,
+        ..setup(config, fabric, programs)
     })
 }

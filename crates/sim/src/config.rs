@@ -2,19 +2,35 @@
 
 use std::sync::Arc;
 
-use rackweave_core::{HostId, Rate, Span, frame};
+use rackweave_core::{HostId, Rate, Span};
 use rackweave_switch::Fabric;
 use rackweave_transport::TransportConfig;
 use rackweave_workload::{Grants, WorkloadConfig, WorkloadError, mean_gap};
 
-pub use crate::host::{Costs, HostConfig, Processors, Quantiles, SwitchProcess};
+pub use crate::host::{Costs, HostConfig, HostModel, Processors, Quantiles, SwitchProcess};
 pub use rackweave_switch::config::{
     BufferConfig, CircuitError, Circuits, Dark, FabricConfig, Fault, FaultKind, FaultPlace, Move,
     Ocs, Pod, QueueOptions, Routing, SwitchConfig, Topology, Tor, TrimConfig,
 };
 
 /// The configuration of one run.
+///
+/// ```
+/// use rackweave_core::{HostId, Rate, Span};
+/// use rackweave_sim::config::{FabricConfig, MeasureConfig, RunConfig};
+/// use rackweave_transport::tcp;
+/// use rackweave_workload::{Pattern, SizeDist};
+///
+/// let incast = Pattern::incast(HostId(0), SizeDist::fixed(100_000)?);
+/// let config = RunConfig::new(FabricConfig::fat_tree(4, Rate::from_gbps(10)))
+///     .with_stream(tcp::Config::dctcp(), incast)
+///     .with_measure(MeasureConfig::default().with_time_limit(Span::from_ms(100)))
+///     .with_seed(7);
+/// assert_eq!((config.fabric.topology.hosts(), config.streams.len()), (16, 1));
+/// # Ok::<(), rackweave_workload::SizesError>(())
+/// ```
 #[derive(Clone, Debug)]
+#[non_exhaustive]
 pub struct RunConfig {
     /// Seed of all random streams of the run.
     pub seed: u64,
@@ -35,8 +51,79 @@ pub struct RunConfig {
     pub measure: MeasureConfig,
 }
 
+impl RunConfig {
+    /// A run on this fabric without streams, of seed 1. Hosts take no time.
+    #[must_use]
+    pub fn new(fabric: FabricConfig) -> Self {
+        Self {
+            seed: 1,
+            run: 0,
+            fabric,
+            host: None,
+            streams: Vec::new(),
+            faults: Vec::new(),
+            moves: Vec::new(),
+            measure: MeasureConfig::default(),
+        }
+    }
+
+    /// All random streams have this seed.
+    #[must_use]
+    pub fn with_seed(mut self, seed: u64) -> Self {
+        self.seed = seed;
+        self
+    }
+
+    /// The repetition with this index.
+    #[must_use]
+    pub fn with_run(mut self, run: u64) -> Self {
+        self.run = run;
+        self
+    }
+
+    /// Hosts have these processors.
+    #[must_use]
+    pub fn with_host(mut self, host: HostConfig) -> Self {
+        self.host = Some(Arc::new(host));
+        self
+    }
+
+    /// Adds a workload over a transport: the measured one if it is the first.
+    #[must_use]
+    pub fn with_stream(
+        mut self,
+        transport: impl Into<TransportConfig>,
+        workload: impl Into<WorkloadConfig>,
+    ) -> Self {
+        self.streams.push(StreamConfig::new(transport, workload));
+        self
+    }
+
+    /// Adds a fault.
+    #[must_use]
+    pub fn with_fault(mut self, fault: Fault) -> Self {
+        self.faults.push(fault);
+        self
+    }
+
+    /// Adds a change of circuits.
+    #[must_use]
+    pub fn with_move(mut self, change: Move) -> Self {
+        self.moves.push(change);
+        self
+    }
+
+    /// This is measured, and ends the run.
+    #[must_use]
+    pub fn with_measure(mut self, measure: MeasureConfig) -> Self {
+        self.measure = measure;
+        self
+    }
+}
+
 /// A workload over a transport.
 #[derive(Clone, Debug)]
+#[non_exhaustive]
 pub struct StreamConfig {
     /// The transport. Streams with equal transports share one state machine per host.
     pub transport: TransportConfig,
@@ -45,38 +132,32 @@ pub struct StreamConfig {
 }
 
 impl StreamConfig {
+    /// A workload, such as a [`rackweave_workload::Pattern`] of messages, over a transport.
+    #[must_use]
+    pub fn new(transport: impl Into<TransportConfig>, workload: impl Into<WorkloadConfig>) -> Self {
+        Self { transport: transport.into(), workload: workload.into() }
+    }
+
     /// The mean gap between the messages that a host starts in an open loop, for host links of this rate; `None` for
     /// other patterns.
     ///
     /// # Errors
     /// If the load is impossible.
     pub fn mean_gap(&self, link: Rate) -> Result<Option<Span>, WorkloadError> {
-        // Receiver-driven transports send a grant for each packet beyond the unscheduled ones. With uniform
-        // destinations, each host sends as many grants as it causes others to send.
-        let grants = match &self.transport {
-            TransportConfig::Homa(config) => Some(Grants {
-                unscheduled_bytes: u64::from(config.unscheduled_bytes),
-                bytes_per_grant: u64::from(config.max_payload),
-                wire_bytes_per_grant: u64::from(frame::wire_bytes(config.header_bytes.grant)),
-            }),
-            // pFabric's receivers answer every packet. Beside messages of W1, whose mean is 187 bytes, these
-            // acknowledgements are a quarter of all bytes, and the published loads count them
-            // (docs/protocols/pfabric.md#pfabric-in-homas-study).
-            TransportConfig::PFabric(config) => Some(Grants {
-                unscheduled_bytes: 0,
-                bytes_per_grant: u64::from(config.max_payload),
-                wire_bytes_per_grant: u64::from(frame::wire_bytes(config.control_bytes)),
-            }),
-            // For other transports the load counts data only, without NDP's pulls and acknowledgements, pHost's
-            // tokens and Polo's driving packets.
-            _ => None,
-        };
-        mean_gap(&self.workload, link, self.transport.framing(), grants)
+        // With uniform destinations, each host sends as many of them as it causes others to send.
+        let answers = self.transport.counted_feedback().map(|answers| Grants {
+            unscheduled_bytes: answers.free_bytes,
+            bytes_per_grant: answers.bytes_per_packet,
+            wire_bytes_per_grant: u64::from(answers.wire_bytes),
+        });
+        mean_gap(&self.workload, link, self.transport.framing(), answers)
     }
 }
 
-/// What is measured, and when a run ends.
+/// What is measured, and when a run ends. The default is that of a scenario without `[measure]` whose workload has an end: all messages
+/// are measured, for ten simulated seconds at most.
 #[derive(Clone, Debug, PartialEq)]
+#[non_exhaustive]
 pub struct MeasureConfig {
     /// Messages that start before this are not measured.
     pub warmup: Span,
@@ -102,6 +183,66 @@ pub struct MeasureConfig {
     /// Whether no stream starts messages any more once all measured ones have started. Otherwise the load continues until they
     /// have ended.
     pub stop_load: bool,
+}
+
+impl Default for MeasureConfig {
+    fn default() -> Self {
+        Self {
+            warmup: Span::ZERO,
+            messages: u64::MAX,
+            time_limit: Span::from_secs(10),
+            ports_from: None,
+            sample_every: Span::from_us(20),
+            verify: false,
+            capture: Vec::new(),
+            capture_limit: 100_000,
+            traffic: Vec::new(),
+            stop_load: false,
+        }
+    }
+}
+
+impl MeasureConfig {
+    /// As a scenario measures a workload without an end: 100,000 messages after a millisecond, in which the fabric fills.
+    #[must_use]
+    pub fn endless() -> Self {
+        Self { warmup: Span::from_ms(1), messages: 100_000, ..Self::default() }
+    }
+
+    /// Messages that start before this are not measured.
+    #[must_use]
+    pub fn with_warmup(mut self, warmup: Span) -> Self {
+        self.warmup = warmup;
+        self
+    }
+
+    /// This number of messages is measured.
+    #[must_use]
+    pub fn with_messages(mut self, messages: u64) -> Self {
+        self.messages = messages;
+        self
+    }
+
+    /// The run ends at this time at the latest.
+    #[must_use]
+    pub fn with_time_limit(mut self, limit: Span) -> Self {
+        self.time_limit = limit;
+        self
+    }
+
+    /// Queues are sampled at this interval; zero for no samples.
+    #[must_use]
+    pub fn with_samples(mut self, every: Span) -> Self {
+        self.sample_every = every;
+        self
+    }
+
+    /// Receivers check every byte of every message.
+    #[must_use]
+    pub fn with_verification(mut self) -> Self {
+        self.verify = true;
+        self
+    }
 }
 
 /// Traffic that is counted over time.

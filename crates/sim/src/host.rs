@@ -6,6 +6,7 @@ use rackweave_core::{Rng, Span};
 
 /// The processors of hosts and what work costs on them. All hosts are alike.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct HostConfig {
     /// Which processors there are.
     pub processors: Processors,
@@ -17,11 +18,8 @@ pub struct HostConfig {
     pub receive_batch: u32,
     /// Most packets that one system call sends, at least 1.
     pub send_batch: u32,
-    /// Whether the transport is in the kernel, as TCP is. Then all packets that it permits are in the NIC's queue at once, where those of one
-    /// connection follow each other, so that connections share the link by their windows. Packets without data are handled when they
-    /// arrive, in interrupts whose time is in the costs of the switch process. A host's thread only works on data that has arrived: a batch is
-    /// handed over together at its end, and acknowledged together. It pays for data that it has sent when that has crossed the network.
-    pub in_kernel: bool,
+    /// Where the transport runs.
+    pub model: HostModel,
     /// How far ahead of its link a host passes packets to its NIC.
     pub send_ahead: Span,
     /// What it costs a thread to go to sleep and to be woken.
@@ -36,6 +34,20 @@ pub struct HostConfig {
     pub switch: Option<SwitchProcess>,
     /// Whether these costs stand in for the fabric's delays of hosts, which then only count in ideal times.
     pub replaces_delays: bool,
+}
+
+/// Where a host's transport runs, which decides when its packets pass between the transport and the NIC.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum HostModel {
+    /// In a process, which sends and receives in turns of system calls.
+    #[default]
+    Turns,
+    /// In the kernel, as TCP is. All packets that the transport permits are in the NIC's queue at once, where those of one connection
+    /// follow each other, so that connections share the link by their windows. Packets without data are handled when they arrive, in
+    /// interrupts whose time is in the costs of the switch process. A host's thread only works on data that has arrived: a batch is
+    /// handed over together at its end, and acknowledged together. The thread pays for data that it has sent when that has crossed the
+    /// network.
+    Kernel,
 }
 
 /// The processors of hosts.
@@ -58,10 +70,10 @@ pub struct Costs {
     pub packet: Span,
     /// Each byte of a packet on the link.
     pub byte: Span,
-    /// Each pair of key and value. Of receiving: in a packet ([`Header::pairs`](rackweave_core::Header::pairs)), sums included. Of sending:
-    /// that a node puts in order before it sends any ([`GroupNode::poll_prepared_pairs`](crate::GroupNode::poll_prepared_pairs)). Of the
-    /// switch process: that a program adds up.
-    pub pair: Span,
+    /// Each unit of work. Of receiving: in a packet ([`Header::work`](rackweave_core::Header::work)). Of sending: that a node does
+    /// before it sends ([`GroupNode::poll_prepared_work`](crate::GroupNode::poll_prepared_work)). Of the switch process: in a packet
+    /// that a program consumes.
+    pub work: Span,
 }
 
 impl Costs {
@@ -71,11 +83,11 @@ impl Costs {
         *self == Self::default()
     }
 
-    /// The cost of a packet with this number of bytes on the link, and this number of pairs.
+    /// The cost of a packet with this number of bytes on the link, and this number of units of work.
     #[must_use]
     #[inline]
-    pub fn of_packet(&self, wire_bytes: u32, pairs: u32) -> Span {
-        self.packet + self.byte * u64::from(wire_bytes) + self.pair * u64::from(pairs)
+    pub fn of_packet(&self, wire_bytes: u32, work: u32) -> Span {
+        self.packet + self.byte * u64::from(wire_bytes) + self.work * u64::from(work)
     }
 }
 
@@ -92,11 +104,11 @@ pub struct SwitchProcess {
 }
 
 impl SwitchProcess {
-    /// The cost of receiving a packet, and of adding up each of its pairs if a switch's program consumes it, which includes that of
-    /// reading their sums later. That receiving is half of receiving and sending is our simplification.
+    /// The cost of receiving a packet, and of its work if a switch's program consumes it, which includes that of
+    /// the program's answer later. That receiving is half of receiving and sending is our simplification.
     #[must_use]
-    pub fn of_received(&self, wire_bytes: u32, consumed_pairs: u32) -> Span {
-        half(self.costs.of_packet(wire_bytes, 0)) + self.costs.pair * u64::from(consumed_pairs)
+    pub fn of_received(&self, wire_bytes: u32, consumed_work: u32) -> Span {
+        half(self.costs.of_packet(wire_bytes, 0)) + self.costs.work * u64::from(consumed_work)
     }
 
     /// The cost of sending a packet, which is the only one of a packet that a switch's program has made.
@@ -165,7 +177,7 @@ impl Default for HostConfig {
             send: Costs::default(),
             receive_batch: 64,
             send_batch: 128,
-            in_kernel: false,
+            model: HostModel::Turns,
             send_ahead: Span::from_us(20),
             wake_cost: Span::ZERO,
             wake: Quantiles::default(),
@@ -185,13 +197,30 @@ impl HostConfig {
         (packet > Span::ZERO).then(|| Arc::new(Self { receive, ..Self::default() }))
     }
 
-    /// Whether packets wait for a processor before they leave. Otherwise, unless it is in the kernel, a transport is polled for its next packet
-    /// when its link is free.
+    /// How packets of these hosts reach the NIC.
     #[must_use]
-    pub fn models_sending(&self) -> bool {
-        !self.in_kernel
-            && (!self.send.is_zero() || matches!(self.processors, Processors::Shared(_)))
+    pub(crate) fn sending(&self) -> Sending {
+        match self.model {
+            HostModel::Kernel => Sending::AtOnce,
+            HostModel::Turns
+                if self.send.is_zero() && self.processors == Processors::PerDirection =>
+            {
+                Sending::Polled
+            }
+            HostModel::Turns => Sending::InTurns,
+        }
     }
+}
+
+/// How packets pass from a host's machines to its NIC.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Sending {
+    /// The NIC polls the machines when its link is free.
+    Polled,
+    /// A task polls the machines in its turns, and a packet is at the NIC when the processor has worked on it.
+    InTurns,
+    /// Whatever the machines permit is at the NIC at once.
+    AtOnce,
 }
 
 #[cfg(test)]

@@ -10,7 +10,6 @@ use rackweave_core::{
     Refused, Submit, SwitchProgram, Time, Transport,
 };
 use rackweave_switch::ForwardOnly;
-use rackweave_switch::config::{CircuitError, Circuits};
 
 /// The set of types that one run uses.
 pub trait Model {
@@ -37,26 +36,6 @@ pub trait GroupNode: Node<Event = Infallible, Placement = ()> {
         true
     }
 
-    /// Returns the next message that the node sends as a [flow](crate::fluid) instead of packets.
-    #[inline]
-    fn poll_transfer(&mut self) -> Option<Submit> {
-        None
-    }
-
-    /// Handles the end of a transfer: of one that has arrived here, or that this node has sent.
-    fn handle_transfer(&mut self, _now: Time, _event: Event) {}
-
-    /// Returns the circuits that the node, a controller of an optical circuit switch, requests now. Polled after each of its
-    /// other methods, in runs on a fabric with such a switch.
-    #[inline]
-    fn poll_circuits(&mut self) -> Option<Circuits> {
-        None
-    }
-
-    /// Handles the answer to requested circuits, at the time of the request: when the ports that go dark are up again, or why
-    /// the circuits are impossible.
-    fn handle_circuits(&mut self, _now: Time, _result: Result<Time, CircuitError>) {}
-
     /// Handles a packet together with its payload, which is empty unless the run's [`Model::Payloads`] holds bytes.
     #[inline]
     fn handle_payload(
@@ -75,15 +54,26 @@ pub trait GroupNode: Node<Event = Infallible, Placement = ()> {
         &[]
     }
 
-    /// Returns the number of pairs that the node has put in order since the last call, to send them: its host pays
-    /// [`Costs::pair`](crate::config::Costs::pair) of sending for each, before it sends anything else. Polled only if hosts have costs.
-    fn poll_prepared_pairs(&mut self) -> u32 {
+    /// Returns the units of work that the node has done since the last call for what it is going to send: its host pays
+    /// [`Costs::work`](crate::config::Costs::work) of sending for each, before it sends anything else. Polled only if hosts have costs.
+    fn poll_prepared_work(&mut self) -> u32 {
         0
     }
 
     /// Called when its host crashes (`down`), or restarts with an empty memory. No other method is called in
     /// between.
     fn crash(&mut self, _now: Time, _down: bool) {}
+}
+
+/// A node that sends some messages as [flows](crate::fluid) instead of packets: see
+/// [`World::carry_transfers`](crate::World::carry_transfers).
+pub trait Transfers: GroupNode {
+    /// Returns the next message that the node sends as a flow. Polled after each of its other methods.
+    #[must_use]
+    fn poll_transfer(&mut self) -> Option<Submit>;
+
+    /// Handles the end of a transfer: of one that has arrived here, or that this node has sent.
+    fn handle_transfer(&mut self, now: Time, event: Event);
 }
 
 /// Runs with message transports only.
@@ -299,24 +289,6 @@ impl<T: Header, G: GroupNode> GroupNode for MixedGroup<T, G> {
         self.0.is_done()
     }
 
-    #[inline]
-    fn poll_transfer(&mut self) -> Option<Submit> {
-        self.0.poll_transfer()
-    }
-
-    fn handle_transfer(&mut self, now: Time, event: Event) {
-        self.0.handle_transfer(now, event);
-    }
-
-    #[inline]
-    fn poll_circuits(&mut self) -> Option<Circuits> {
-        self.0.poll_circuits()
-    }
-
-    fn handle_circuits(&mut self, now: Time, result: Result<Time, CircuitError>) {
-        self.0.handle_circuits(now, result);
-    }
-
     fn handle_payload(
         &mut self,
         now: Time,
@@ -333,12 +305,23 @@ impl<T: Header, G: GroupNode> GroupNode for MixedGroup<T, G> {
         self.0.payload()
     }
 
-    fn poll_prepared_pairs(&mut self) -> u32 {
-        self.0.poll_prepared_pairs()
+    fn poll_prepared_work(&mut self) -> u32 {
+        self.0.poll_prepared_work()
     }
 
     fn crash(&mut self, now: Time, down: bool) {
         self.0.crash(now, down);
+    }
+}
+
+impl<T: Header, G: Transfers> Transfers for MixedGroup<T, G> {
+    #[inline]
+    fn poll_transfer(&mut self) -> Option<Submit> {
+        self.0.poll_transfer()
+    }
+
+    fn handle_transfer(&mut self, now: Time, event: Event) {
+        self.0.handle_transfer(now, event);
     }
 }
 

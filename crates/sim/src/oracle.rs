@@ -483,59 +483,22 @@ impl<'a> Oracle<'a> {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::Arc;
 
     use proptest::prelude::*;
     use rackweave_core::Rate;
-    use rackweave_transport::{TransportConfig, datagram};
-    use rackweave_workload::{Pattern, SizeDist, Trace, TraceEntry, WorkloadConfig};
+    use rackweave_transport::datagram;
+    use rackweave_workload::{Pattern, SizeDist, Trace, TraceEntry};
 
     use super::*;
-    use crate::config::{
-        BufferConfig, FabricConfig, Routing, StreamConfig, SwitchConfig, Topology,
-    };
+    use crate::config::{FabricConfig, SwitchConfig};
     use crate::result::Outcome;
 
     fn config(hosts: u32, pattern: Pattern) -> RunConfig {
-        let fabric = FabricConfig {
-            topology: Topology::SingleSwitch { hosts, host_link: Rate::from_gbps(10) },
-            host_link_delay: Span::from_ns(100),
-            host_link_delays: Vec::new(),
-            core_link_delay: Span::ZERO,
-            host_send_delay: Span::ZERO,
-            host_receive_delay: Span::ZERO,
-            switch: SwitchConfig {
-                latency: Span::from_ns(250),
-                buffer: BufferConfig::PerPort { bytes: 500_000 },
-                ecn_threshold_bytes: None,
-                priorities: true,
-                trim: None,
-                options: crate::config::QueueOptions::default(),
-                routing: Routing::Transport,
-            },
-        };
-        let transport = TransportConfig::Datagram(Arc::new(datagram::Config::default()));
-        RunConfig {
-            seed: 1,
-            run: 0,
-            fabric,
-            host: None,
-            streams: vec![StreamConfig { transport, workload: WorkloadConfig::new(pattern) }],
-            faults: Vec::new(),
-            moves: Vec::new(),
-            measure: MeasureConfig {
-                warmup: Span::ZERO,
-                messages: u64::MAX,
-                time_limit: Span::from_secs(10),
-                ports_from: None,
-                sample_every: Span::ZERO,
-                verify: false,
-                capture: Vec::new(),
-                capture_limit: 0,
-                traffic: Vec::new(),
-                stop_load: false,
-            },
-        }
+        let fabric = FabricConfig::single_switch(hosts, Rate::from_gbps(10))
+            .with_link_delay(Span::from_ns(100))
+            .without_host_delays()
+            .with_switch(SwitchConfig::default().without_marking());
+        RunConfig::new(fabric).with_stream(datagram::Config::default(), pattern)
     }
 
     /// A trace of messages: when each starts in us, its sender, its receiver, and its length.

@@ -1,10 +1,24 @@
 //! The description of a fabric and of the faults in it: plain numbers, the same for the simulator and the user-space
 //! switch.
+//!
+//! [`FabricConfig::single_switch`] and its siblings begin with the values that a scenario has without keys; methods
+//! `with_...` and the public fields change them:
+//!
+//! ```
+//! use rackweave_core::{Rate, Span};
+//! use rackweave_switch::config::{FabricConfig, SwitchConfig, TrimConfig};
+//!
+//! let switch = SwitchConfig::default().with_trim(TrimConfig::NDP);
+//! let fabric = FabricConfig::leaf_spine(9, 16, 4, Rate::from_gbps(10))
+//!     .with_link_delay(Span::from_ns(100))
+//!     .with_switch(switch);
+//! assert_eq!(fabric.topology.hosts(), 144);
+//! ```
 
 use std::num::NonZeroU8;
 use std::sync::Arc;
 
-use rackweave_core::{HostId, Rate, Span, Time};
+use rackweave_core::{HostId, Rate, Span, Time, frame};
 
 use crate::{QueueConfig, SharedBuffer, Trim};
 
@@ -13,6 +27,7 @@ pub use crate::pod::{CircuitError, Circuits, Dark, Move, Ocs, Pod, Tor};
 
 /// A fabric: its topology, its delays and its switches.
 #[derive(Clone, Debug, PartialEq)]
+#[non_exhaustive]
 pub struct FabricConfig {
     /// The arrangement of switches and hosts.
     pub topology: Topology,
@@ -81,8 +96,9 @@ pub enum Topology {
     Pod(Arc<Pod>),
 }
 
-/// The configuration of a switch.
+/// The configuration of a switch. The default is the switch of a scenario without `[fabric.switch]`.
 #[derive(Clone, Copy, Debug, PartialEq)]
+#[non_exhaustive]
 pub struct SwitchConfig {
     /// Delay of a switch, from the last bit received to the packet joining the queue of its output port.
     pub latency: Span,
@@ -119,6 +135,7 @@ pub enum BufferConfig {
 
 /// NDP's trimming: packets beyond the data queue are trimmed to their headers, which have a queue of their own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct TrimConfig {
     /// Size of a port's data queue.
     pub data_queue_bytes: u64,
@@ -141,6 +158,28 @@ impl TrimConfig {
         return_to_sender: true,
         headers_per_packet: NonZeroU8::new(10),
     };
+
+    /// The same switch with queues of these sizes.
+    #[must_use]
+    pub const fn with_queues(mut self, data_bytes: u64, header_bytes: u64) -> Self {
+        self.data_queue_bytes = data_bytes;
+        self.header_queue_bytes = header_bytes;
+        self
+    }
+
+    /// Whether a trimmed packet without room is returned to its sender.
+    #[must_use]
+    pub const fn with_return_to_sender(mut self, returns: bool) -> Self {
+        self.return_to_sender = returns;
+        self
+    }
+
+    /// The number of headers after which one packet of data is sent; `None` for strict priority.
+    #[must_use]
+    pub const fn with_headers_per_packet(mut self, headers: Option<NonZeroU8>) -> Self {
+        self.headers_per_packet = headers;
+        self
+    }
 }
 
 /// How a switch chooses one of several equal-cost paths.
@@ -206,7 +245,205 @@ pub enum FaultKind {
     Crash,
 }
 
+impl FabricConfig {
+    /// The propagation delay of ten metres of fibre, which links have by default.
+    pub const LINK_DELAY: Span = Span::from_ns(50);
+
+    /// The default delay of a host in each direction.
+    pub const HOST_DELAY: Span = Span::from_ns(500);
+
+    /// A fabric of default switches, with the default delays of links and hosts.
+    #[must_use]
+    pub fn new(topology: Topology) -> Self {
+        Self {
+            topology,
+            host_link_delay: Self::LINK_DELAY,
+            host_link_delays: Vec::new(),
+            core_link_delay: Self::LINK_DELAY,
+            host_send_delay: Self::HOST_DELAY,
+            host_receive_delay: Self::HOST_DELAY,
+            switch: SwitchConfig::default(),
+        }
+    }
+
+    /// All hosts on one switch.
+    #[must_use]
+    pub fn single_switch(hosts: u32, host_link: Rate) -> Self {
+        Self::new(Topology::SingleSwitch { hosts, host_link })
+    }
+
+    /// Two switches, joined by a link of the same rate as the hosts'.
+    #[must_use]
+    pub fn dumbbell(left: u32, right: u32, host_link: Rate) -> Self {
+        Self::new(Topology::Dumbbell { left, right, host_link, core_link: host_link })
+    }
+
+    /// Leaves and spines without oversubscription: a leaf's links to the spines together have the rate of its hosts' links.
+    #[must_use]
+    pub fn leaf_spine(leaves: u32, hosts_per_leaf: u32, spines: u32, host_link: Rate) -> Self {
+        let below = u128::from(host_link.0) * u128::from(hosts_per_leaf);
+        let spines_above = u128::from(spines.max(1));
+        let core_link = (below + spines_above / 2) / spines_above;
+        let core_link = Rate(u64::try_from(core_link).unwrap_or(u64::MAX));
+        Self::new(Topology::LeafSpine { leaves, hosts_per_leaf, spines, host_link, core_link })
+    }
+
+    /// The three-stage fat-tree of k-port switches, whose links are all alike.
+    #[must_use]
+    pub fn fat_tree(k: u32, link: Rate) -> Self {
+        Self::new(Topology::fat_tree(k, link))
+    }
+
+    /// Links between switches have this rate. A single switch has none.
+    #[must_use]
+    pub fn with_core_link(mut self, rate: Rate) -> Self {
+        match &mut self.topology {
+            Topology::SingleSwitch { .. } => {}
+            Topology::Dumbbell { core_link, .. } | Topology::LeafSpine { core_link, .. } => {
+                *core_link = rate;
+            }
+            Topology::FatTree { aggregation_link, core_link, .. } => {
+                (*aggregation_link, *core_link) = (rate, rate);
+            }
+            Topology::Pod(pod) => Arc::make_mut(pod).core_link = rate,
+        }
+        self
+    }
+
+    /// All links have this propagation delay, each way.
+    #[must_use]
+    pub fn with_link_delay(self, delay: Span) -> Self {
+        self.with_link_delays(delay, delay)
+    }
+
+    /// Hosts' links have the first propagation delay, and links between switches the second one.
+    #[must_use]
+    pub fn with_link_delays(mut self, host: Span, core: Span) -> Self {
+        self.host_link_delay = host;
+        self.host_link_delays = Vec::new();
+        self.core_link_delay = core;
+        self
+    }
+
+    /// Hosts have these delays: see [`FabricConfig::host_send_delay`] and [`FabricConfig::host_receive_delay`].
+    #[must_use]
+    pub fn with_host_delays(mut self, send: Span, receive: Span) -> Self {
+        self.host_send_delay = send;
+        self.host_receive_delay = receive;
+        self
+    }
+
+    /// Hosts have no delays, as where real or modelled hosts take their own time.
+    #[must_use]
+    pub fn without_host_delays(self) -> Self {
+        self.with_host_delays(Span::ZERO, Span::ZERO)
+    }
+
+    /// Neither links nor hosts have delays: packets take the time of their bits, and that of switches.
+    #[must_use]
+    pub fn without_delays(self) -> Self {
+        self.with_link_delay(Span::ZERO).without_host_delays()
+    }
+
+    /// All switches are like this one.
+    #[must_use]
+    pub fn with_switch(mut self, switch: SwitchConfig) -> Self {
+        self.switch = switch;
+        self
+    }
+}
+
+/// The bytes of a full packet on the link, in which the usual sizes of queues are given.
+const FULL_PACKET: u64 = frame::wire_bytes(frame::MTU) as u64;
+
+impl Default for SwitchConfig {
+    fn default() -> Self {
+        Self::DEFAULT
+    }
+}
+
 impl SwitchConfig {
+    const DEFAULT: Self = Self {
+        latency: Span::from_ns(250),
+        buffer: BufferConfig::PerPort { bytes: 500_000 },
+        // DCTCP's threshold for 10 Gbps links (SIGCOMM'10, section 3.5).
+        ecn_threshold_bytes: Some(65 * FULL_PACKET),
+        priorities: true,
+        trim: None,
+        options: QueueOptions { by_remaining: false, selective_drop: false },
+        routing: Routing::Transport,
+    };
+
+    /// A switch that takes no time, and neither drops nor marks a packet.
+    #[must_use]
+    pub const fn unlimited() -> Self {
+        Self::DEFAULT.with_latency(Span::ZERO).with_buffer(u64::MAX).without_marking()
+    }
+
+    /// From the last bit received to the packet joining the queue of its output port it takes this time.
+    #[must_use]
+    pub const fn with_latency(mut self, latency: Span) -> Self {
+        self.latency = latency;
+        self
+    }
+
+    /// Each port has a buffer of this size; `u64::MAX` is no limit.
+    #[must_use]
+    pub const fn with_buffer(mut self, bytes: u64) -> Self {
+        self.buffer = BufferConfig::PerPort { bytes };
+        self
+    }
+
+    /// All ports share one buffer: see [`BufferConfig::Shared`].
+    #[must_use]
+    pub const fn with_shared_buffer(mut self, bytes: u64, alpha: f64) -> Self {
+        self.buffer = BufferConfig::Shared { bytes, alpha };
+        self
+    }
+
+    /// A packet that finds more than this many bytes queued is marked.
+    #[must_use]
+    pub const fn with_ecn_threshold(mut self, bytes: u64) -> Self {
+        self.ecn_threshold_bytes = Some(bytes);
+        self
+    }
+
+    /// No packet is marked.
+    #[must_use]
+    pub const fn without_marking(mut self) -> Self {
+        self.ecn_threshold_bytes = None;
+        self
+    }
+
+    /// Each port has one FIFO.
+    #[must_use]
+    pub const fn without_priorities(mut self) -> Self {
+        self.priorities = false;
+        self
+    }
+
+    /// Full queues trim packets.
+    #[must_use]
+    pub const fn with_trim(mut self, trim: TrimConfig) -> Self {
+        self.trim = Some(trim);
+        self
+    }
+
+    /// pFabric's queues: in the order of remaining bytes, and of two bandwidth-delay products, 36 KB on its paper's fabric
+    /// (SIGCOMM'13, section 5.1).
+    #[must_use]
+    pub const fn with_pfabric(mut self) -> Self {
+        self.options.by_remaining = true;
+        self.with_buffer(24 * FULL_PACKET)
+    }
+
+    /// One of several equal-cost paths is chosen in this way.
+    #[must_use]
+    pub const fn with_routing(mut self, routing: Routing) -> Self {
+        self.routing = routing;
+        self
+    }
+
     /// What the queue of each port does with a packet.
     #[must_use]
     pub fn queue(&self) -> QueueConfig {

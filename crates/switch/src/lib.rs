@@ -9,7 +9,7 @@
 //! use std::sync::Arc;
 //!
 //! use rackweave_core::{Header, HostId, Packet, Rate, Slice, Span, Time};
-//! use rackweave_switch::config::*;
+//! use rackweave_switch::config::{FabricConfig, SwitchConfig};
 //! use rackweave_switch::{Fabric, ForwardOnly, Net, NetConfig};
 //!
 //! #[derive(Clone, Copy, Debug)]
@@ -20,23 +20,11 @@
 //!     }
 //! }
 //!
-//! let fabric = FabricConfig {
-//!     topology: Topology::SingleSwitch { hosts: 4, host_link: Rate::from_gbps(10) },
-//!     host_link_delay: Span::from_ns(100),
-//!     host_link_delays: Vec::new(),
-//!     core_link_delay: Span::ZERO,
-//!     host_send_delay: Span::ZERO,
-//!     host_receive_delay: Span::ZERO,
-//!     switch: SwitchConfig {
-//!         latency: Span::from_ns(250),
-//!         buffer: BufferConfig::PerPort { bytes: 500_000 },
-//!         ecn_threshold_bytes: None,
-//!         priorities: true,
-//!         trim: None,
-//!         options: Default::default(),
-//!         routing: Routing::Transport,
-//!     },
-//! };
+//! let switch = SwitchConfig::default().with_latency(Span::from_ns(250));
+//! let fabric = FabricConfig::single_switch(4, Rate::from_gbps(10))
+//!     .with_link_delay(Span::from_ns(100))
+//!     .without_host_delays()
+//!     .with_switch(switch);
 //! let fabric = Arc::new(Fabric::new(&fabric)?);
 //! let mut net = Net::new(NetConfig::new(fabric, 1, 0), (), |_switch| ForwardOnly::new());
 //!

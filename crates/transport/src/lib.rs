@@ -36,6 +36,7 @@
 mod common;
 pub mod datagram;
 pub mod dcpim;
+pub mod exchange;
 pub mod homa;
 mod machine;
 pub mod ndp;
@@ -52,5 +53,6 @@ pub mod testkit;
 mod tests;
 pub mod uet;
 
+pub use exchange::InvalidConfig;
 pub use machine::{Machine, TransportConfig};
-pub use profile::{Feedback, Profile};
+pub use profile::{CountedFeedback, Feedback, Profile};

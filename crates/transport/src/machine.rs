@@ -12,7 +12,7 @@ use rackweave_core::{
 use rackweave_wire::Header;
 use rackweave_wire::homa::Layout;
 
-use crate::profile::{Feedback, Profile};
+use crate::profile::{CountedFeedback, Feedback, Profile};
 
 /// Defines the enums over all transports in [`rackweave_wire::transports!`]. Each transport is a module with a
 /// `Config`, which implements [`Profile`], and a `Host`.
@@ -132,6 +132,12 @@ impl TransportConfig {
     #[must_use]
     pub fn feedback(&self) -> Feedback {
         for_config!(self, config => config.feedback())
+    }
+
+    /// What of it a load of the link counts; see [`Profile::counted_feedback`].
+    #[must_use]
+    pub fn counted_feedback(&self) -> Option<CountedFeedback> {
+        for_config!(self, config => config.counted_feedback())
     }
 
     /// The length of the longest message; see [`Profile::max_message_bytes`].

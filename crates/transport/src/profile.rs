@@ -20,6 +20,17 @@ pub struct Feedback {
     pub packets: f64,
 }
 
+/// The packets that a receiver sends back and that a load of the link counts: those of transports whose papers count them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct CountedFeedback {
+    /// The bytes at the start of a message for which nothing is sent back.
+    pub free_bytes: u64,
+    /// The bytes of a message for which one packet is sent back, after those; at least 1.
+    pub bytes_per_packet: u64,
+    /// The bytes of such a packet on the link, gap included.
+    pub wire_bytes: u32,
+}
+
 /// The parameters of a transport.
 pub trait Profile: Clone {
     /// The transport's state machine at one host.
@@ -56,6 +67,12 @@ pub trait Profile: Clone {
     /// The packets that receivers send back.
     #[must_use]
     fn feedback(&self) -> Feedback;
+
+    /// What receivers send back, if the loads in the transport's paper count it. The load of other transports counts data only.
+    #[must_use]
+    fn counted_feedback(&self) -> Option<CountedFeedback> {
+        None
+    }
 
     /// The length of the longest message in bytes.
     #[must_use]

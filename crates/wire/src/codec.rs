@@ -1,11 +1,11 @@
-//! The common interface of all protocols' headers, and the common prologue of the receiver-driven ones.
+//! The common interface of all protocols' headers.
 
 use core::fmt;
 
 use rackweave_core::{MessageId, Slice};
 
 use crate::homa::Layout;
-use crate::malformed::{Malformed, Put, Reader};
+use crate::malformed::Malformed;
 use crate::{Id64, Ports};
 
 /// A protocol's header: the fields that the state machines use, and their encoding.
@@ -36,64 +36,16 @@ pub trait Codec: rackweave_core::Header + fmt::Debug + Eq {
     #[must_use]
     fn message_bytes(&self) -> Option<u32>;
 
+    /// The id in all packets of the request or one-way message that the packet belongs to, in either direction; `None` for TCP, whose
+    /// packets may carry bytes of several.
+    #[must_use]
+    fn exchange(&self) -> Option<Id64>;
+
     /// Writes the protocol's name and the header's fields, as [`crate::dump::Line`] prints them.
     ///
     /// # Errors
     /// Those of the formatter.
     fn fmt_line(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result;
-}
-
-/// Bit of [`Prologue::flags`]: the message expects no response.
-const FLAG_ONE_WAY: u8 = 0x80;
-
-/// The first 16 bytes of the headers of NDP, pHost, Polo, pFabric, SIRD, Swift, dcPIM and UET.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Prologue {
-    pub(crate) ports: Ports,
-    /// The packet type.
-    pub(crate) code: u8,
-    /// The bits below [`FLAG_ONE_WAY`], whose meaning depends on the protocol.
-    pub(crate) flags: u8,
-    /// A field whose meaning depends on the packet type.
-    pub(crate) extra: u16,
-    pub(crate) id: Id64,
-    pub(crate) one_way: bool,
-}
-
-impl Prologue {
-    pub(crate) const BYTES: u32 = 16;
-
-    pub(crate) fn put(self, out: &mut Vec<u8>) {
-        out.put_u16(self.ports.source);
-        out.put_u16(self.ports.destination);
-        out.put_u8(self.code);
-        out.put_u8(self.flags | flag(self.one_way, FLAG_ONE_WAY));
-        out.put_u16(self.extra);
-        out.put_u64(self.id.get());
-    }
-
-    pub(crate) fn read(reader: &mut Reader<'_>) -> Result<Self, Malformed> {
-        let ports = Ports { source: reader.u16()?, destination: reader.u16()? };
-        let (code, flags, extra) = (reader.u8()?, reader.u8()?, reader.u16()?);
-        let (id, one_way) = (Id64::new(reader.u64()?), flags & FLAG_ONE_WAY != 0);
-        Ok(Self { ports, code, flags: flags & !FLAG_ONE_WAY, extra, id, one_way })
-    }
-
-    /// Returns whether a bit of `flags` is set.
-    pub(crate) const fn has(&self, bit: u8) -> bool {
-        self.flags & bit != 0
-    }
-
-    /// Writes the beginning of a packet's line.
-    pub(crate) fn fmt_line(
-        f: &mut fmt::Formatter<'_>,
-        packet: &str,
-        id: Id64,
-        one_way: bool,
-    ) -> fmt::Result {
-        write!(f, "{packet} id {}", id.get())?;
-        f.write_str(if one_way { " one-way" } else { "" })
-    }
 }
 
 /// Returns the bit if `set` is true, else 0.

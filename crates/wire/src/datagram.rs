@@ -80,6 +80,10 @@ impl Codec for Header {
         Some(self.message_length)
     }
 
+    fn exchange(&self) -> Option<Id64> {
+        Some(self.id)
+    }
+
     fn fmt_line(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "datagram id {}", self.id.get())?;
         fmt_range(f, self.offset, self.len, self.message_length)

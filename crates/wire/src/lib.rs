@@ -1,7 +1,7 @@
 //! Packet headers: typed structs that the state machines use, and their encodings.
 //!
 //! - [`homa`], [`tcp`], [`ndp`], [`phost`], [`polo`], [`pfabric`], [`sird`], [`swift`], [`dcpim`], [`uet`], [`datagram`]: the headers of one
-//!   protocol each; [`Codec`]: their common interface. [`transports!`] lists them.
+//!   protocol each; [`Codec`]: their common interface, and [`Exchange`] that of most. [`transports!`] lists them.
 //! - [`orca`], [`frisbee`], [`reduce`]: the packets of group systems.
 //! - [`Header`]: the header of any transport; [`frame`]: with Ethernet and IPv4 in front; [`overlay`]: inside a UDP
 //!   datagram; [`secure`]: the same between hosts that share a key.
@@ -31,6 +31,7 @@ mod codec;
 pub mod datagram;
 pub mod dcpim;
 pub mod dump;
+mod exchange;
 pub mod frame;
 pub mod frisbee;
 pub mod homa;
@@ -54,6 +55,7 @@ pub mod uet;
 use rackweave_core::{Header as HeaderTrait, MessageId, Packet, Rank, Slice};
 
 pub use codec::Codec;
+pub use exchange::Exchange;
 pub use malformed::Malformed;
 
 /// The one list of the transports: calls a macro with the variant and the module of each. A crate with such a module
@@ -163,20 +165,8 @@ impl Header {
     /// The request or one-way message that the packet belongs to, whichever of the two hosts has sent it; `None` for TCP, whose
     /// packets may carry bytes of several.
     #[must_use]
-    pub const fn exchange(&self) -> Option<MessageId> {
-        let id = match self {
-            Self::Homa(header) => header.id,
-            Self::Ndp(header) => header.id,
-            Self::PHost(header) => header.id,
-            Self::Polo(header) => header.id,
-            Self::PFabric(header) => header.id,
-            Self::Sird(header) => header.id,
-            Self::Swift(header) => header.id,
-            Self::DcPim(header) => header.id,
-            Self::Uet(header) => header.id,
-            Self::Datagram(header) => header.id,
-            Self::Tcp(_) => return None,
-        };
+    pub fn exchange(&self) -> Option<MessageId> {
+        let id = for_header!(self, header => header.exchange())?;
         Some(MessageId(id.get() & !1))
     }
 

@@ -2,31 +2,11 @@
 
 use core::fmt;
 
-use rackweave_core::Slice;
-
-use crate::codec::{Codec, Prologue, flag, fmt_range, payload_len, slice};
-use crate::homa::Layout;
-use crate::malformed::{Malformed, Put, Reader};
-use crate::{Id64, Ports};
+use crate::codec::fmt_range;
+use crate::exchange::{Prologue, exchange_header};
 
 /// One of the numbers that RFC 3692 reserves for experiments: NDP has no IP protocol number of its own.
 pub const IP_PROTOCOL: u8 = 254;
-
-/// Values of the header's `type`.
-pub mod packet_type {
-    /// A packet of a message.
-    pub const DATA: u8 = 1;
-    /// A packet has arrived.
-    pub const ACK: u8 = 2;
-    /// A packet has arrived trimmed.
-    pub const NACK: u8 = 3;
-    /// Permission to send.
-    pub const PULL: u8 = 4;
-    /// Asks for a message's state. This packet is our choice: the paper does not specify how to probe a silent peer.
-    pub const ASK: u8 = 5;
-    /// The message is not known. This packet is our choice: in the paper no host loses its state.
-    pub const UNKNOWN: u8 = 6;
-}
 
 /// Length of each packet's header, without IP's.
 pub mod size {
@@ -43,164 +23,66 @@ const FLAG_COMPLETE: u8 = 0x40;
 /// A value of [`Header::path`] that leaves the choice to the switches.
 pub const ANY_PATH: u16 = u16::MAX;
 
-/// An NDP header. The ports are the packet's.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Header {
-    /// The message, in both directions.
-    pub id: Id64,
-    /// The message expects no response.
-    pub one_way: bool,
-    /// The number of the path that the sender has chosen, or [`ANY_PATH`].
-    pub path: u16,
-    /// The packet type, and its fields.
-    pub body: Body,
-}
+exchange_header! {
+    /// An NDP header. The ports are the packet's.
+    Header of "NDP", "ndp", "an NDP header", IP_PROTOCOL {
+        /// The number of the path that the sender has chosen, or [`ANY_PATH`].
+        path: u16 = ANY_PATH,
+    }, impl {
+        #[inline]
+        fn path(&self) -> Option<u16> {
+            (self.path != ANY_PATH).then_some(self.path)
+        }
+    }
 
-/// The packet types and their fields.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Body {
     /// A packet of a message: full, except for the last one.
-    Data {
+    Data = 1 "DATA" from sender as "an NDP DATA header" of size::DATA {
         /// Length of the whole message.
-        message_length: u32,
+        message_length: u32 = word,
         /// Offset of the payload in the message.
-        offset: u32,
+        offset: u32 = word,
         /// Length of the payload (on the wire: the remainder of the packet).
-        len: u16,
+        len: u16 = payload,
         /// Number of packets that the sender sends without pulls.
-        window: u16,
+        window: u16 = extra,
     },
     /// The packet at `offset` has arrived.
-    Ack {
+    Ack = 2 "ACK" from receiver as "an NDP ACK or NACK" of size::DATA {
         /// Offset of the acknowledged packet.
-        offset: u32,
+        offset: u32 = word,
         /// The pull counter, as in [`Body::Pull`].
-        pull: u32,
+        pull: u32 = word,
         /// The incarnation of the receiver's state for the message, which changes when the state is lost.
-        incarnation: u16,
+        incarnation: u16 = extra,
         /// The whole message has arrived.
-        complete: bool,
+        complete: bool = flag(FLAG_COMPLETE),
     },
     /// The packet at `offset` was trimmed: its sender retransmits it when it is pulled.
-    Nack {
+    Nack = 3 "NACK" from receiver as "an NDP ACK or NACK" of size::DATA {
         /// Offset of the trimmed packet.
-        offset: u32,
+        offset: u32 = word,
         /// The pull counter, as in [`Body::Pull`].
-        pull: u32,
+        pull: u32 = word,
         /// The incarnation of the receiver's state, as in [`Body::Ack`].
-        incarnation: u16,
+        incarnation: u16 = extra,
     },
     /// Permission to send further packets.
-    Pull {
+    Pull = 4 "PULL" from receiver as "an NDP PULL" of size::PULL {
         /// Number of packets pulled since the message began: cumulative, so that a lost PULL does no harm.
-        pull: u32,
+        pull: u32 = word,
         /// The incarnation of the receiver's state, as in [`Body::Ack`].
-        incarnation: u16,
+        incarnation: u16 = extra,
     },
-    /// A probe of the message's sender (or the client that waits for the response), which has received nothing.
-    Ask,
-    /// The packet's sender does not have the message.
-    Unknown,
+    /// A probe of the message's sender (or the client that waits for the response), which has received nothing. This packet is
+    /// our choice: the paper does not specify how to probe a silent peer.
+    Ask = 5 "ASK" from sender,
+    /// The packet's sender does not have the message. This packet is our choice: in the paper no host loses its state.
+    Unknown = 6 "UNKNOWN" from receiver,
 }
 
-impl Body {
-    /// Returns the packet type's code, and its name.
-    const fn packet_type(&self) -> (u8, &'static str) {
-        match self {
-            Self::Data { .. } => (packet_type::DATA, "ndp DATA"),
-            Self::Ack { .. } => (packet_type::ACK, "ndp ACK"),
-            Self::Nack { .. } => (packet_type::NACK, "ndp NACK"),
-            Self::Pull { .. } => (packet_type::PULL, "ndp PULL"),
-            Self::Ask => (packet_type::ASK, "ndp ASK"),
-            Self::Unknown => (packet_type::UNKNOWN, "ndp UNKNOWN"),
-        }
-    }
-}
-
-impl Codec for Header {
-    fn ip_protocol(_: Layout) -> u8 {
-        IP_PROTOCOL
-    }
-
-    fn header_bytes(&self, _: Layout) -> u32 {
-        match self.body {
-            Body::Data { .. } | Body::Ack { .. } | Body::Nack { .. } => size::DATA,
-            Body::Pull { .. } => size::PULL,
-            Body::Ask | Body::Unknown => size::COMMON,
-        }
-    }
-
-    fn encode(&self, _: Layout, ports: Ports, out: &mut Vec<u8>) {
-        // `extra` is the window of DATA, and the incarnation in replies to it.
-        let (flags, extra) = match self.body {
-            Body::Data { window, .. } => (0, window),
-            Body::Ack { incarnation, complete, .. } => (flag(complete, FLAG_COMPLETE), incarnation),
-            Body::Nack { incarnation, .. } | Body::Pull { incarnation, .. } => (0, incarnation),
-            Body::Ask | Body::Unknown => (0, 0),
-        };
-        let (code, _) = self.body.packet_type();
-        let (id, one_way) = (self.id, self.one_way);
-        Prologue { ports, code, flags, extra, id, one_way }.put(out);
-        out.put_u16(self.path);
-        match self.body {
-            Body::Data { message_length, offset, .. } => {
-                out.put_u32(message_length);
-                out.put_u32(offset);
-            }
-            Body::Ack { offset, pull, .. } | Body::Nack { offset, pull, .. } => {
-                out.put_u32(offset);
-                out.put_u32(pull);
-            }
-            Body::Pull { pull, .. } => out.put_u32(pull),
-            Body::Ask | Body::Unknown => {}
-        }
-    }
-
-    fn decode(_: Layout, bytes: &[u8], l4_bytes: usize) -> Result<(Self, Ports), Malformed> {
-        let bytes = &bytes[..bytes.len().min(l4_bytes)];
-        let mut reader = Reader::new("an NDP header", bytes);
-        reader.need("an NDP header", size::COMMON as usize)?;
-        let prologue = Prologue::read(&mut reader)?;
-        let Prologue { ports, code, extra, id, one_way, .. } = prologue;
-        let path = reader.u16()?;
-        let body = match code {
-            packet_type::DATA => {
-                reader.need("an NDP DATA header", size::DATA as usize)?;
-                let len = payload_len(l4_bytes, size::DATA)?;
-                let (message_length, offset) = (reader.u32()?, reader.u32()?);
-                Body::Data { message_length, offset, len, window: extra }
-            }
-            packet_type::ACK | packet_type::NACK => {
-                reader.need("an NDP ACK or NACK", size::DATA as usize)?;
-                let (offset, pull, incarnation) = (reader.u32()?, reader.u32()?, extra);
-                if code == packet_type::NACK {
-                    Body::Nack { offset, pull, incarnation }
-                } else {
-                    let complete = prologue.has(FLAG_COMPLETE);
-                    Body::Ack { offset, pull, incarnation, complete }
-                }
-            }
-            packet_type::PULL => {
-                reader.need("an NDP PULL", size::PULL as usize)?;
-                Body::Pull { pull: reader.u32()?, incarnation: extra }
-            }
-            packet_type::ASK => Body::Ask,
-            packet_type::UNKNOWN => Body::Unknown,
-            code => return Err(Malformed::PacketType { protocol: "NDP", code }),
-        };
-        Ok((Self { id, one_way, path, body }, ports))
-    }
-
-    fn message_bytes(&self) -> Option<u32> {
-        match self.body {
-            Body::Data { message_length, .. } => Some(message_length),
-            _ => None,
-        }
-    }
-
-    fn fmt_line(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let (_, name) = self.body.packet_type();
-        Prologue::fmt_line(f, name, self.id, self.one_way)?;
+impl Header {
+    /// Writes the fields of the packet type.
+    fn fmt_fields(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if let Some(path) = rackweave_core::Header::path(self) {
             write!(f, " path {path}")?;
         }
@@ -219,20 +101,5 @@ impl Codec for Header {
             Body::Pull { pull, incarnation } => write!(f, " {pull} incarnation {incarnation:#06x}"),
             Body::Ask | Body::Unknown => Ok(()),
         }
-    }
-}
-
-impl rackweave_core::Header for Header {
-    #[inline]
-    fn payload(&self) -> Option<Slice> {
-        match self.body {
-            Body::Data { offset, len, .. } => Some(slice(self.id, offset, len)),
-            _ => None,
-        }
-    }
-
-    #[inline]
-    fn path(&self) -> Option<u16> {
-        (self.path != ANY_PATH).then_some(self.path)
     }
 }

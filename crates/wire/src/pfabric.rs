@@ -3,34 +3,14 @@
 
 use core::fmt;
 
-use rackweave_core::{MessageId, Rank, Slice};
+use rackweave_core::{MessageId, Rank};
 
-use crate::codec::{Codec, Prologue, fmt_range, payload_len, slice};
-use crate::homa::Layout;
-use crate::malformed::{Malformed, Put, Reader};
+use crate::codec::fmt_range;
+use crate::exchange::{Prologue, exchange_header};
 pub use crate::sack::Sack;
-use crate::{Id64, Ports};
 
 /// Unassigned by IANA: pFabric has no IP protocol number of its own.
 pub const IP_PROTOCOL: u8 = 249;
-
-/// Values of the header's `type`.
-pub mod packet_type {
-    /// A packet of a message.
-    pub const DATA: u8 = 1;
-    /// A packet of a sender that is in probe mode.
-    pub const PROBE: u8 = 2;
-    /// Which packets have arrived.
-    pub const ACK: u8 = 3;
-    /// The whole message has arrived.
-    pub const COMPLETE: u8 = 4;
-    /// The message is known, and there is no response yet. This packet is our choice: the paper has no RPCs.
-    pub const BUSY: u8 = 5;
-    /// The message is not known. This packet is our choice: in the paper no host loses its state.
-    pub const UNKNOWN: u8 = 6;
-    /// Asks whether a response is still to come. This packet is our choice: the paper has no RPCs.
-    pub const ASK: u8 = 7;
-}
 
 /// Length of each packet's header, without IP's.
 pub mod size {
@@ -44,149 +24,61 @@ pub mod size {
     pub const ACK: u32 = 32;
 }
 
-/// A pFabric header. The ports are the packet's.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Header {
-    /// The message, in both directions.
-    pub id: Id64,
-    /// The message expects no response.
-    pub one_way: bool,
-    /// The packet type, and its fields.
-    pub body: Body,
-}
+exchange_header! {
+    /// A pFabric header. The ports are the packet's.
+    Header of "pFabric", "pfabric", "a pFabric header", IP_PROTOCOL {}, impl {
+        #[inline]
+        fn rank(&self) -> Option<Rank> {
+            match self.body {
+                Body::Probe { remaining: 0, .. } => None,
+                Body::Data { remaining, .. } | Body::Probe { remaining, .. } => {
+                    Some(Rank { message: MessageId(self.id.get()), remaining })
+                }
+                _ => None,
+            }
+        }
+    }
 
-/// The packet types and their fields.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Body {
     /// A packet of a message: full, except for the last one.
-    Data {
+    Data = 1 "DATA" from sender as "a pFabric DATA header" of size::DATA {
         /// Length of the whole message.
-        message_length: u32,
-        /// Offset of the payload in the message.
-        offset: u32,
-        /// Length of the payload (on the wire: the remainder of the packet).
-        len: u16,
+        message_length: u32 = word,
         /// The priority (section 4.1): the bytes of the message that are not known to have arrived.
-        remaining: u32,
+        remaining: u32 = word,
+        /// Offset of the payload in the message.
+        offset: u32 = word,
+        /// Length of the payload (on the wire: the remainder of the packet).
+        len: u16 = payload,
     },
     /// Asks for an acknowledgement (section 4.3). The paper's probe carries one byte of the message; ours carries none.
-    Probe {
+    Probe = 2 "PROBE" from sender as "a pFabric PROBE" of size::PROBE {
         /// Length of the whole message.
-        message_length: u32,
+        message_length: u32 = word,
         /// As in DATA; 0 in a probe that precedes all messages in a switch, as acknowledgements do.
-        remaining: u32,
+        remaining: u32 = word,
     },
     /// Which packets have arrived. Packets are numbered from 0.
-    Ack {
+    Ack = 3 "ACK" from receiver as "a pFabric ACK" of size::ACK {
         /// The first packet that has not arrived.
-        next: u32,
+        next: u32 = word,
         /// The packet that this acknowledges; any number below `next` if it answers a probe.
-        packet: u32,
+        packet: u32 = word,
         /// Bit `i` is set if packet `next + 1 + i` has arrived.
-        sack: Sack,
+        sack: Sack = word,
     },
     /// The whole message has arrived.
-    Complete,
-    /// The message is known, and there is no response yet.
-    Busy,
-    /// The packet's sender does not have the message.
-    Unknown,
-    /// The client waits for the response to this request.
-    Ask,
+    Complete = 4 "COMPLETE" from receiver,
+    /// The message is known, and there is no response yet. This packet is our choice: the paper has no RPCs.
+    Busy = 5 "BUSY" from receiver,
+    /// The packet's sender does not have the message. This packet is our choice: in the paper no host loses its state.
+    Unknown = 6 "UNKNOWN" from receiver,
+    /// The client waits for the response to this request. This packet is our choice: the paper has no RPCs.
+    Ask = 7 "ASK" from sender,
 }
 
-impl Body {
-    /// Returns the packet type's code, and its name.
-    const fn packet_type(&self) -> (u8, &'static str) {
-        match self {
-            Self::Data { .. } => (packet_type::DATA, "pfabric DATA"),
-            Self::Probe { .. } => (packet_type::PROBE, "pfabric PROBE"),
-            Self::Ack { .. } => (packet_type::ACK, "pfabric ACK"),
-            Self::Complete => (packet_type::COMPLETE, "pfabric COMPLETE"),
-            Self::Busy => (packet_type::BUSY, "pfabric BUSY"),
-            Self::Unknown => (packet_type::UNKNOWN, "pfabric UNKNOWN"),
-            Self::Ask => (packet_type::ASK, "pfabric ASK"),
-        }
-    }
-}
-
-impl Codec for Header {
-    fn ip_protocol(_: Layout) -> u8 {
-        IP_PROTOCOL
-    }
-
-    fn header_bytes(&self, _: Layout) -> u32 {
-        match self.body {
-            Body::Data { .. } => size::DATA,
-            Body::Probe { .. } => size::PROBE,
-            Body::Ack { .. } => size::ACK,
-            Body::Complete | Body::Busy | Body::Unknown | Body::Ask => size::COMMON,
-        }
-    }
-
-    fn encode(&self, _: Layout, ports: Ports, out: &mut Vec<u8>) {
-        let (code, _) = self.body.packet_type();
-        let (id, one_way) = (self.id, self.one_way);
-        Prologue { ports, code, flags: 0, extra: 0, id, one_way }.put(out);
-        match self.body {
-            Body::Data { message_length, offset, remaining, .. } => {
-                out.put_u32(message_length);
-                out.put_u32(remaining);
-                out.put_u32(offset);
-            }
-            Body::Probe { message_length, remaining } => {
-                out.put_u32(message_length);
-                out.put_u32(remaining);
-            }
-            Body::Ack { next, packet, sack } => {
-                out.put_u32(next);
-                out.put_u32(packet);
-                out.put_u64(sack.bits());
-            }
-            Body::Complete | Body::Busy | Body::Unknown | Body::Ask => {}
-        }
-    }
-
-    fn decode(_: Layout, bytes: &[u8], l4_bytes: usize) -> Result<(Self, Ports), Malformed> {
-        let bytes = &bytes[..bytes.len().min(l4_bytes)];
-        let mut reader = Reader::new("a pFabric header", bytes);
-        reader.need("a pFabric header", size::COMMON as usize)?;
-        let Prologue { ports, code, id, one_way, .. } = Prologue::read(&mut reader)?;
-        let body = match code {
-            packet_type::DATA => {
-                reader.need("a pFabric DATA header", size::DATA as usize)?;
-                let len = payload_len(l4_bytes, size::DATA)?;
-                let (message_length, remaining) = (reader.u32()?, reader.u32()?);
-                Body::Data { message_length, offset: reader.u32()?, len, remaining }
-            }
-            packet_type::PROBE => {
-                reader.need("a pFabric PROBE", size::PROBE as usize)?;
-                Body::Probe { message_length: reader.u32()?, remaining: reader.u32()? }
-            }
-            packet_type::ACK => {
-                reader.need("a pFabric ACK", size::ACK as usize)?;
-                let (next, packet) = (reader.u32()?, reader.u32()?);
-                Body::Ack { next, packet, sack: Sack::new(reader.u64()?) }
-            }
-            packet_type::COMPLETE => Body::Complete,
-            packet_type::BUSY => Body::Busy,
-            packet_type::UNKNOWN => Body::Unknown,
-            packet_type::ASK => Body::Ask,
-            code => return Err(Malformed::PacketType { protocol: "pFabric", code }),
-        };
-        Ok((Self { id, one_way, body }, ports))
-    }
-
-    fn message_bytes(&self) -> Option<u32> {
-        match self.body {
-            Body::Data { message_length, .. } => Some(message_length),
-            _ => None,
-        }
-    }
-
-    fn fmt_line(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let (_, name) = self.body.packet_type();
-        Prologue::fmt_line(f, name, self.id, self.one_way)?;
+impl Header {
+    /// Writes the fields of the packet type.
+    fn fmt_fields(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.body {
             Body::Data { message_length, offset, len, remaining } => {
                 fmt_range(f, offset, len, message_length)?;
@@ -200,27 +92,6 @@ impl Codec for Header {
                 if sack.bits() > 0 { write!(f, " sack {:#x}", sack.bits()) } else { Ok(()) }
             }
             Body::Complete | Body::Busy | Body::Unknown | Body::Ask => Ok(()),
-        }
-    }
-}
-
-impl rackweave_core::Header for Header {
-    #[inline]
-    fn payload(&self) -> Option<Slice> {
-        match self.body {
-            Body::Data { offset, len, .. } => Some(slice(self.id, offset, len)),
-            _ => None,
-        }
-    }
-
-    #[inline]
-    fn rank(&self) -> Option<Rank> {
-        match self.body {
-            Body::Probe { remaining: 0, .. } => None,
-            Body::Data { remaining, .. } | Body::Probe { remaining, .. } => {
-                Some(Rank { message: MessageId(self.id.get()), remaining })
-            }
-            _ => None,
         }
     }
 }

@@ -3,38 +3,17 @@
 
 use core::fmt;
 
-use rackweave_core::Slice;
-
-use crate::codec::{Codec, Prologue, flag, fmt_range, payload_len, slice};
-use crate::homa::Layout;
-use crate::malformed::{Malformed, Put, Reader};
-use crate::{Id64, Ports};
+use crate::Id64;
+use crate::codec::fmt_range;
+use crate::exchange::{Prologue, exchange_header};
 
 /// A number of our own choice: UET has no IP protocol number, because it runs over UDP.
 pub const IP_PROTOCOL: u8 = 245;
 
-/// Bytes of one quantum, in which pull numbers and targets count: those of UET (`docs/protocols/uet.md#uet-credit`). EQDS's simulator
+/// Bytes of one quantum, in which pull numbers and targets count: those of UET (`docs/protocols/uet.md#uet-credit`). EQDS's
+/// simulator
 /// counts in quanta of 512 bytes.
 pub const QUANTUM: u32 = 256;
-
-/// Values of the header's `type`.
-pub mod packet_type {
-    /// A packet of a message.
-    pub const DATA: u8 = 1;
-    /// Packets have arrived.
-    pub const ACK: u8 = 2;
-    /// A packet has arrived trimmed.
-    pub const NACK: u8 = 3;
-    /// Credit.
-    pub const PULL: u8 = 4;
-    /// A request for credit, and for an acknowledgement.
-    pub const RTS: u8 = 5;
-    /// Asks for a message's state. This packet is our choice: the sources do not specify how a client finds out that a server
-    /// has lost its request.
-    pub const ASK: u8 = 6;
-    /// The message is not known. This packet is our choice: in the sources no host loses its state.
-    pub const UNKNOWN: u8 = 7;
-}
 
 /// Length of each packet's header, without IP's.
 pub mod size {
@@ -60,246 +39,94 @@ const FLAG_SPECULATIVE: u8 = 0x02;
 /// A value of [`Header::entropy`] that leaves the choice of the path to the switches.
 pub const ANY_ENTROPY: u16 = u16::MAX;
 
-/// A header of EQDS or UET. The ports are the packet's.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Header {
-    /// The message, in both directions.
-    pub id: Id64,
-    /// The message expects no response.
-    pub one_way: bool,
-    /// The entropy value by which switches choose the path, or [`ANY_ENTROPY`]. An answer has that of the packet that it answers.
-    pub entropy: u16,
-    /// The packet type, and its fields.
-    pub body: Body,
-}
+exchange_header! {
+    /// A header of EQDS or UET. The ports are the packet's.
+    Header of "UET", "uet", "a UET header", IP_PROTOCOL {
+        /// The entropy value by which switches choose the path, or [`ANY_ENTROPY`]. An answer has that of the packet that it
+        /// answers.
+        entropy: u16 = ANY_ENTROPY,
+    }, impl {
+        #[inline]
+        fn path(&self) -> Option<u16> {
+            (self.entropy != ANY_ENTROPY).then_some(self.entropy)
+        }
+    }
 
-/// The packet types and their fields.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Body {
     /// A packet of a message: full, except for the last one.
-    Data {
+    Data = 1 "DATA" from sender as "a UET DATA header" of size::DATA {
         /// Length of the whole message.
-        message_length: u32,
+        message_length: u32 = word,
         /// Offset of the payload in the message.
-        offset: u32,
+        offset: u32 = word,
         /// The pull number up to which the sender asks for credit, in quanta.
-        pull_target: u32,
+        pull_target: u32 = word,
         /// Length of the payload (on the wire: the remainder of the packet).
-        len: u16,
+        len: u16 = payload,
         /// The sender asks for an immediate acknowledgement.
-        ack_request: bool,
+        ack_request: bool = flag(FLAG_ACK_REQUEST),
         /// The packet has been sent before.
-        retransmitted: bool,
+        retransmitted: bool = flag(FLAG_RETRANSMITTED),
         /// The packet was sent before the receiver gave any credit.
-        speculative: bool,
+        speculative: bool = flag(FLAG_SPECULATIVE),
     },
     /// Packets have arrived.
-    Ack {
+    Ack = 2 "ACK" from receiver as "a UET ACK" of size::ACK {
         /// The first packet that has not arrived.
-        cumulative: u32,
+        cumulative: u32 = word,
         /// The packet that caused the acknowledgement; of the answer to an RTS, the highest that has arrived.
-        packet: u32,
+        packet: u32 = word,
         /// Whether each of the 64 packets up to `packet` has arrived; bit 0 is `packet` itself.
-        bitmap: Id64,
+        bitmap: Id64 = word,
         /// Number of packets of the message that have arrived.
-        received: u32,
+        received: u32 = word,
         /// The incarnation of the receiver's state for the message, which changes when the state is lost.
-        incarnation: u16,
+        incarnation: u16 = extra,
         /// The packet was marked by a switch.
-        ecn: bool,
+        ecn: bool = flag(FLAG_ECN),
         /// The packet had [`Body::Data::retransmitted`].
-        retransmitted: bool,
+        retransmitted: bool = flag(FLAG_RETRANSMITTED),
         /// This answers an RTS.
-        of_rts: bool,
+        of_rts: bool = flag(FLAG_OF_RTS),
         /// The whole message has arrived.
-        complete: bool,
+        complete: bool = flag(FLAG_COMPLETE),
     },
     /// The packet was trimmed: its sender retransmits it.
-    Nack {
+    Nack = 3 "NACK" from receiver as "a UET NACK" of size::NACK {
         /// The trimmed packet.
-        packet: u32,
+        packet: u32 = word,
         /// Number of packets of the message that have arrived.
-        received: u32,
+        received: u32 = word,
         /// The incarnation of the receiver's state, as in [`Body::Ack`].
-        incarnation: u16,
+        incarnation: u16 = extra,
         /// The packet was marked by a switch before it was trimmed.
-        ecn: bool,
+        ecn: bool = flag(FLAG_ECN),
     },
     /// Credit.
-    Pull {
+    Pull = 4 "PULL" from receiver as "a UET PULL" of size::PULL {
         /// All credit since the message began, in quanta: cumulative, so that a lost PULL does no harm.
-        pull: u32,
+        pull: u32 = word,
         /// The incarnation of the receiver's state, as in [`Body::Ack`].
-        incarnation: u16,
+        incarnation: u16 = extra,
     },
     /// A request for credit by a sender that has none and expects none, and for an acknowledgement.
-    Rts {
+    Rts = 5 "RTS" from sender as "a UET RTS" of size::DATA {
         /// Length of the whole message.
-        message_length: u32,
+        message_length: u32 = word,
         /// The pull number up to which the sender asks for credit, in quanta.
-        pull_target: u32,
+        pull_target: u32 = word,
         /// What waits to be retransmitted, in quanta.
-        backlog: u32,
+        backlog: u32 = word,
     },
-    /// A probe of a client that waits for the response, and has received nothing.
-    Ask,
-    /// The packet's sender does not have the message.
-    Unknown,
+    /// A probe of a client that waits for the response, and has received nothing. This packet is our choice: the sources do not
+    /// specify how a client finds out that a server has lost its request.
+    Ask = 6 "ASK" from sender,
+    /// The packet's sender does not have the message. This packet is our choice: in the sources no host loses its state.
+    Unknown = 7 "UNKNOWN" from receiver,
 }
 
-impl Body {
-    /// Returns the packet type's code, and its name.
-    const fn packet_type(&self) -> (u8, &'static str) {
-        match self {
-            Self::Data { .. } => (packet_type::DATA, "uet DATA"),
-            Self::Ack { .. } => (packet_type::ACK, "uet ACK"),
-            Self::Nack { .. } => (packet_type::NACK, "uet NACK"),
-            Self::Pull { .. } => (packet_type::PULL, "uet PULL"),
-            Self::Rts { .. } => (packet_type::RTS, "uet RTS"),
-            Self::Ask => (packet_type::ASK, "uet ASK"),
-            Self::Unknown => (packet_type::UNKNOWN, "uet UNKNOWN"),
-        }
-    }
-
-    /// Returns the flags of the prologue, and its extra field: the incarnation in answers.
-    const fn prologue(&self) -> (u8, u16) {
-        match *self {
-            Self::Data { ack_request, retransmitted, speculative, .. } => (
-                flag(ack_request, FLAG_ACK_REQUEST)
-                    | flag(retransmitted, FLAG_RETRANSMITTED)
-                    | flag(speculative, FLAG_SPECULATIVE),
-                0,
-            ),
-            Self::Ack { incarnation, ecn, retransmitted, of_rts, complete, .. } => (
-                flag(ecn, FLAG_ECN)
-                    | flag(retransmitted, FLAG_RETRANSMITTED)
-                    | flag(of_rts, FLAG_OF_RTS)
-                    | flag(complete, FLAG_COMPLETE),
-                incarnation,
-            ),
-            Self::Nack { incarnation, ecn, .. } => (flag(ecn, FLAG_ECN), incarnation),
-            Self::Pull { incarnation, .. } => (0, incarnation),
-            Self::Rts { .. } | Self::Ask | Self::Unknown => (0, 0),
-        }
-    }
-}
-
-impl Codec for Header {
-    fn ip_protocol(_: Layout) -> u8 {
-        IP_PROTOCOL
-    }
-
-    fn header_bytes(&self, _: Layout) -> u32 {
-        match self.body {
-            Body::Data { .. } | Body::Rts { .. } => size::DATA,
-            Body::Ack { .. } => size::ACK,
-            Body::Nack { .. } => size::NACK,
-            Body::Pull { .. } => size::PULL,
-            Body::Ask | Body::Unknown => size::COMMON,
-        }
-    }
-
-    fn encode(&self, _: Layout, ports: Ports, out: &mut Vec<u8>) {
-        let (code, _) = self.body.packet_type();
-        let (flags, extra) = self.body.prologue();
-        let (id, one_way) = (self.id, self.one_way);
-        Prologue { ports, code, flags, extra, id, one_way }.put(out);
-        out.put_u16(self.entropy);
-        match self.body {
-            Body::Data { message_length, offset, pull_target, .. } => {
-                out.put_u32(message_length);
-                out.put_u32(offset);
-                out.put_u32(pull_target);
-            }
-            Body::Ack { cumulative, packet, bitmap, received, .. } => {
-                out.put_u32(cumulative);
-                out.put_u32(packet);
-                out.put_u64(bitmap.get());
-                out.put_u32(received);
-            }
-            Body::Nack { packet, received, .. } => {
-                out.put_u32(packet);
-                out.put_u32(received);
-            }
-            Body::Pull { pull, .. } => out.put_u32(pull),
-            Body::Rts { message_length, pull_target, backlog } => {
-                out.put_u32(message_length);
-                out.put_u32(pull_target);
-                out.put_u32(backlog);
-            }
-            Body::Ask | Body::Unknown => {}
-        }
-    }
-
-    fn decode(_: Layout, bytes: &[u8], l4_bytes: usize) -> Result<(Self, Ports), Malformed> {
-        let bytes = &bytes[..bytes.len().min(l4_bytes)];
-        let mut reader = Reader::new("a UET header", bytes);
-        reader.need("a UET header", size::COMMON as usize)?;
-        let prologue = Prologue::read(&mut reader)?;
-        let Prologue { ports, code, extra: incarnation, id, one_way, .. } = prologue;
-        let entropy = reader.u16()?;
-        let body = match code {
-            packet_type::DATA => {
-                reader.need("a UET DATA header", size::DATA as usize)?;
-                let len = payload_len(l4_bytes, size::DATA)?;
-                Body::Data {
-                    message_length: reader.u32()?,
-                    offset: reader.u32()?,
-                    pull_target: reader.u32()?,
-                    len,
-                    ack_request: prologue.has(FLAG_ACK_REQUEST),
-                    retransmitted: prologue.has(FLAG_RETRANSMITTED),
-                    speculative: prologue.has(FLAG_SPECULATIVE),
-                }
-            }
-            packet_type::ACK => {
-                reader.need("a UET ACK", size::ACK as usize)?;
-                Body::Ack {
-                    cumulative: reader.u32()?,
-                    packet: reader.u32()?,
-                    bitmap: Id64::new(reader.u64()?),
-                    received: reader.u32()?,
-                    incarnation,
-                    ecn: prologue.has(FLAG_ECN),
-                    retransmitted: prologue.has(FLAG_RETRANSMITTED),
-                    of_rts: prologue.has(FLAG_OF_RTS),
-                    complete: prologue.has(FLAG_COMPLETE),
-                }
-            }
-            packet_type::NACK => {
-                reader.need("a UET NACK", size::NACK as usize)?;
-                let (packet, received) = (reader.u32()?, reader.u32()?);
-                Body::Nack { packet, received, incarnation, ecn: prologue.has(FLAG_ECN) }
-            }
-            packet_type::PULL => {
-                reader.need("a UET PULL", size::PULL as usize)?;
-                Body::Pull { pull: reader.u32()?, incarnation }
-            }
-            packet_type::RTS => {
-                reader.need("a UET RTS", size::DATA as usize)?;
-                Body::Rts {
-                    message_length: reader.u32()?,
-                    pull_target: reader.u32()?,
-                    backlog: reader.u32()?,
-                }
-            }
-            packet_type::ASK => Body::Ask,
-            packet_type::UNKNOWN => Body::Unknown,
-            code => return Err(Malformed::PacketType { protocol: "UET", code }),
-        };
-        Ok((Self { id, one_way, entropy, body }, ports))
-    }
-
-    fn message_bytes(&self) -> Option<u32> {
-        match self.body {
-            Body::Data { message_length, .. } => Some(message_length),
-            _ => None,
-        }
-    }
-
-    fn fmt_line(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let (_, name) = self.body.packet_type();
-        Prologue::fmt_line(f, name, self.id, self.one_way)?;
+impl Header {
+    /// Writes the fields of the packet type.
+    fn fmt_fields(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if let Some(entropy) = rackweave_core::Header::path(self) {
             write!(f, " entropy {entropy}")?;
         }
@@ -348,20 +175,5 @@ impl Codec for Header {
             }
             Body::Ask | Body::Unknown => Ok(()),
         }
-    }
-}
-
-impl rackweave_core::Header for Header {
-    #[inline]
-    fn payload(&self) -> Option<Slice> {
-        match self.body {
-            Body::Data { offset, len, .. } => Some(slice(self.id, offset, len)),
-            _ => None,
-        }
-    }
-
-    #[inline]
-    fn path(&self) -> Option<u16> {
-        (self.entropy != ANY_ENTROPY).then_some(self.entropy)
     }
 }

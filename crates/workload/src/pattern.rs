@@ -46,6 +46,13 @@ impl WorkloadConfig {
     }
 }
 
+/// A workload of one-way messages: see [`WorkloadConfig::new`].
+impl From<Pattern> for WorkloadConfig {
+    fn from(pattern: Pattern) -> Self {
+        Self::new(pattern)
+    }
+}
+
 /// Whether and how messages are answered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Exchange {
@@ -163,6 +170,25 @@ pub enum Pattern {
 }
 
 impl Pattern {
+    /// Every sender starts messages at random moments, of which the bytes are this share of its link.
+    #[must_use]
+    pub const fn open_loop(sizes: SizeDist, load: f64) -> Self {
+        Self::OpenLoop { sizes, load, counts: LoadCounts::Payload }
+    }
+
+    /// Every other host sends one message to the receiver, all at the start.
+    #[must_use]
+    pub const fn incast(receiver: HostId, sizes: SizeDist) -> Self {
+        let (at, spread) = (Span::ZERO, Span::ZERO);
+        Self::Incast { senders: None, receiver, sizes, messages_per_sender: 1, at, spread }
+    }
+
+    /// Every host sends one message to a host of its own, all at the start.
+    #[must_use]
+    pub const fn permutation(sizes: SizeDist) -> Self {
+        Self::Permutation { sizes, messages_per_host: 1 }
+    }
+
     /// Returns the name in scenarios and errors.
     #[must_use]
     pub const fn name(&self) -> &'static str {

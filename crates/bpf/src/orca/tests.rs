@@ -2,11 +2,11 @@
 
 use std::sync::Arc;
 
-use rackweave_core::{HostId, Port, Rate, Rng, Span, Verdict};
+use rackweave_core::{HostId, Port, Rate, Rng, Verdict};
 use rackweave_group::orca::label::Layout;
 use rackweave_group::orca::switch::Program;
 use rackweave_group::orca::view::View;
-use rackweave_switch::config::{BufferConfig, FabricConfig, Routing, SwitchConfig, Topology};
+use rackweave_switch::config::{FabricConfig, SwitchConfig, Topology};
 use rackweave_switch::fabric::Fabric;
 use rackweave_wire::orca::{
     Body, Control, Data, Gap, Header, Key, Label, Labelled, PORT, Parity, Place, Reason, Session,
@@ -46,24 +46,8 @@ fn verdict(loaded: &mut Loaded, frame: &[u8], port: u16) -> KernelVerdict {
 }
 
 fn fabric(topology: Topology) -> Fabric {
-    let switch = SwitchConfig {
-        latency: Span::ZERO,
-        buffer: BufferConfig::PerPort { bytes: u64::MAX },
-        ecn_threshold_bytes: None,
-        priorities: false,
-        trim: None,
-        options: Default::default(),
-        routing: Routing::Transport,
-    };
-    let config = FabricConfig {
-        topology,
-        host_link_delay: Span::ZERO,
-        host_link_delays: Vec::new(),
-        core_link_delay: Span::ZERO,
-        host_send_delay: Span::ZERO,
-        host_receive_delay: Span::ZERO,
-        switch,
-    };
+    let switch = SwitchConfig::unlimited().without_priorities();
+    let config = FabricConfig::new(topology).without_delays().with_switch(switch);
     Fabric::new(&config).expect("a fabric")
 }
 

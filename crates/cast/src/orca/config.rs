@@ -8,7 +8,7 @@ use rackweave_group::orca::flow::FlowConfig;
 use rackweave_group::orca::label::Layout;
 use rackweave_wire::orca::{Reason, Session};
 
-use super::Admission;
+use super::{Admission, peers};
 use crate::sink::MakeSink;
 
 /// How many hosts an engine without a fabric can distinguish.
@@ -106,6 +106,14 @@ impl EngineConfig {
             retry: Span::from_secs(10),
             // A system that writes much to a slow disk lets a sync wait for minutes.
             prepare: Span::from_secs(300),
+        }
+    }
+
+    /// Returns the interface for multicast.
+    pub(super) fn interface(&self) -> Ipv4Addr {
+        match self.interface {
+            Ipv4Addr::UNSPECIFIED => peers::interface(self.bind),
+            named => named,
         }
     }
 

@@ -4,18 +4,15 @@ use rackweave_core::{Node as _, Packet, Time};
 use rackweave_group::orca::agent::ANY_RACK;
 use rackweave_group::orca::controller::{Controller, ControllerConfig};
 use rackweave_wire::orca::{Body, Header, TO_AGENT};
-use rustix::time::{ClockId, clock_gettime};
 
-use super::{Engine, EngineEvent, FabricPlace};
+use super::{Engine, EngineEvent, EnginePlatform, FabricPlace};
 
-/// Creates the controller, if this host runs it.
-pub(super) fn controller(fabric: &FabricPlace) -> Option<Controller> {
+/// Creates the controller, if this host runs it. Versions start at the time of day, so that they are above those of an earlier
+/// controller.
+pub(super) fn controller(fabric: &FabricPlace, realtime_ns: u64) -> Option<Controller> {
     let timeout = fabric.control?;
-    // Versions start at the time of day, so that they are above those of an earlier controller.
-    let calendar = clock_gettime(ClockId::Realtime);
-    let ms = calendar.tv_sec.wrapping_mul(1000).wrapping_add(calendar.tv_nsec / 1_000_000);
     Some(Controller::new(ControllerConfig {
-        first: ms as u32,
+        first: (realtime_ns / 1_000_000) as u32,
         ..ControllerConfig::new(fabric.me, fabric.layout.clone(), timeout)
     }))
 }
@@ -33,7 +30,7 @@ pub(super) const fn is_for_rack(header: &Header) -> bool {
     }
 }
 
-impl Engine {
+impl<P: EnginePlatform> Engine<P> {
     /// Returns the controller, if this host runs it.
     #[must_use]
     pub const fn controller(&self) -> Option<&Controller> {

@@ -10,12 +10,12 @@ use std::io;
 use std::net::SocketAddr;
 
 use rackweave_core::Span;
-use rackweave_linux::Driver;
 use rackweave_linux::sys::Path;
+use rackweave_linux::{Driver, Platform as _};
 
-use super::Engine;
 use super::peers::plain;
 use super::probe::check;
+use super::{Engine, EnginePlatform};
 use crate::source::Payload;
 
 /// The first byte of a message, which differs from that of Orca packets and probes.
@@ -95,7 +95,7 @@ pub(super) struct Query {
     members: BTreeSet<SocketAddr>,
 }
 
-impl Engine {
+impl<P: EnginePlatform> Engine<P> {
     /// Answers a query if this host is a member and the querier is admitted as a sender, and collects answers to this host's own query.
     pub(super) fn handle_group(&mut self, from: Path, bytes: &[u8], as_sender: bool) {
         let Some(message) = GroupMessage::decode(bytes, self.secret.as_ref()) else {
@@ -119,7 +119,9 @@ impl Engine {
             self.reply(from, &answer);
         }
     }
+}
 
+impl Engine {
     /// Returns the addresses of a group's members. It waits for at most `wait`, and returns earlier once `expect`
     /// members have answered or `stop` returns true. Without a key, any host on the network can claim to be a member.
     ///
@@ -132,7 +134,7 @@ impl Engine {
         wait: Span,
         stop: &dyn Fn() -> bool,
     ) -> io::Result<Vec<SocketAddr>> {
-        let nonce = rackweave_linux::random() as u64;
+        let nonce = self.driver.platform().random() as u64;
         let question = GroupMessage { answer: false, nonce, name }.encode(self.secret.as_ref());
         self.query = Some(Query { name: name.to_owned(), nonce, members: BTreeSet::new() });
         let (mut now, mut pause) = (self.driver.now(), FIRST_RETRY);

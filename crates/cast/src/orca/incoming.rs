@@ -12,7 +12,7 @@ use rackweave_wire::orca::{GROUP, Reason, Session};
 
 use super::parity::Parities;
 use super::verify::{BLOCK, Checked, Verifier};
-use super::{Decision, Engine, EngineEvent, Offer, Progress, Stats};
+use super::{Decision, Engine, EngineEvent, EnginePlatform, Offer, Progress, Stats};
 use crate::sink::{Drain, SinkError, Window};
 
 /// How long received bytes may wait for the rest of their block before they are passed to the sink.
@@ -31,6 +31,10 @@ const IN_FLIGHT: Span = Span::from_ms(50);
 
 /// The smallest window of a session that is reduced because other sessions use memory.
 const MIN_ROOM: u64 = 1 << 20;
+
+/// The same with a key. A block is verified once all of it has arrived, so the window must hold one and the packet behind it: packets
+/// are sent whole.
+const MIN_VERIFIED_ROOM: u64 = 2 * BLOCK;
 
 /// A session that this host receives.
 pub(super) struct Incoming {
@@ -136,17 +140,17 @@ impl Incoming {
         true
     }
 
-    /// Starts the sink's thread once those in `closing` that write the same stream have ended, and watches that creating the sink goes on.
+    /// Starts the sink's work once those in `closing` that write the same stream have ended, and watches that creating the sink goes on.
     /// Returns when to look again.
     fn prepare(
         &mut self,
         now: Time,
-        patience: Span,
-        closing: &[(u128, Drain)],
+        (patience, closing): (Span, &[(u128, Drain)]),
+        platform: &mut impl EnginePlatform,
     ) -> Result<Option<Time>, SinkError> {
         let is_written = || closing.iter().any(|(of, it)| *of == self.stream && !it.has_ended());
         if self.drain.is_pending() && !is_written() {
-            self.drain.begin().map_err(SinkError::Thread)?;
+            self.drain.begin(|work| platform.start(work)).map_err(SinkError::Thread)?;
         }
         if self.drain.is_ready() || self.drain.is_failed() {
             return Ok(None);
@@ -165,14 +169,15 @@ impl Incoming {
         &mut self,
         now: Time,
         session: Session,
-        (patience, closing): (Span, &[(u128, Drain)]),
+        sinks: (Span, &[(u128, Drain)]),
+        platform: &mut impl EnginePlatform,
         host: &mut Host,
         events: &mut VecDeque<EngineEvent>,
     ) -> Result<Option<Time>, Reason> {
         let mut due = None;
         let mut error = None;
         if self.stage == Stage::Preparing {
-            match self.prepare(now, patience, closing) {
+            match self.prepare(now, sinks, platform) {
                 Ok(at) => due = at,
                 Err(stuck) => error = Some(stuck),
             }
@@ -227,7 +232,7 @@ impl Incoming {
     }
 }
 
-impl Engine {
+impl<P: EnginePlatform> Engine<P> {
     /// Returns the progress of all sessions that this host receives.
     #[must_use]
     pub fn incoming(&self) -> Vec<Progress> {
@@ -312,12 +317,14 @@ impl Engine {
             Decision::Accept(make) => make,
         };
         let mut drain = Drain::new(make, room.unwrap_or_default(), self.waker.clone());
-        // Two sinks must not write the same files. The previous one may be blocked by a disk or a reader: the thread of this one is started
+        // Two sinks must not write the same files. The previous one may be blocked by a disk or a reader: the work of this one is started
         // when that has ended, so that there is never more than one for a stream.
-        if !self.is_written(stream) && drain.begin().is_err() {
+        let is_written = self.is_written(stream);
+        let platform = self.driver.platform();
+        if !is_written && drain.begin(|work| platform.start(work)).is_err() {
             return self.host.refuse(now, session, Reason::Busy);
         }
-        let nonce = rackweave_linux::random() as u64;
+        let nonce = self.driver.platform().random() as u64;
         let verifier = opener.is_some().then(|| Verifier::new(now, nonce));
         self.incoming.insert(
             session,
@@ -359,9 +366,10 @@ impl Engine {
             return None;
         }
         let free = self.config.receive_memory.saturating_sub(self.receive_memory());
-        let mut room = self.config.room;
-        while room > MIN_ROOM && Window::memory(room) > free / 8 {
-            room /= 2;
+        let least = if self.secure.is_some() { MIN_VERIFIED_ROOM } else { MIN_ROOM };
+        let mut room = self.config.room.max(least);
+        while room > least && Window::memory(room) > free / 8 {
+            room = (room / 2).max(least);
         }
         (Window::memory(room) <= free).then_some(room)
     }
@@ -454,11 +462,7 @@ impl Engine {
             return;
         }
         let Some(socket) = self.driver.sockets().last() else { return };
-        let address = Ipv4Addr::from(GROUP);
-        let done = match wanted {
-            true => socket.join(address, self.interface),
-            false => socket.leave(address, self.interface),
-        };
+        let done = socket.set_member(Ipv4Addr::from(GROUP), self.interface, wanted);
         // If the interface is gone, missing packets are repaired by unicast.
         if done.is_ok() {
             self.grouped = wanted;
@@ -526,7 +530,9 @@ impl Engine {
         let mut requests = Vec::new();
         for (session, incoming) in &mut self.incoming {
             let sinks = (self.config.prepare, &self.closing[..]);
-            match incoming.poll_sink(now, *session, sinks, &mut self.host, &mut self.events) {
+            let platform = self.driver.platform();
+            let (host, events) = (&mut self.host, &mut self.events);
+            match incoming.poll_sink(now, *session, sinks, platform, host, events) {
                 Ok(due) => next = earlier(next, due),
                 Err(reason) => {
                     failed.push((*session, reason));
@@ -615,11 +621,13 @@ impl Engine {
         }
     }
 
-    /// Drops sinks whose threads have ended.
+    /// Drops sinks whose work has ended.
     pub(super) fn reap(&mut self) {
         self.closing.retain(|(_, drain)| !drain.has_ended());
     }
+}
 
+impl Engine {
     /// Waits for at most `limit` until the sinks have finished writing; one may be blocked by the reader of a pipe.
     pub fn wait_for_sinks(&mut self, limit: Span) {
         let until = self.driver.now() + limit;

@@ -13,6 +13,7 @@ mod incoming;
 mod outgoing;
 mod parity;
 mod peers;
+mod platform;
 mod probe;
 mod receive;
 mod secure;
@@ -47,6 +48,7 @@ use self::incoming::Incoming;
 use self::outgoing::{Memo, Relayed};
 pub use self::peers::Admission;
 use self::peers::Peers;
+pub use self::platform::EnginePlatform;
 pub use self::probe::keys;
 pub use self::secure::SealedMessage;
 use self::secure::Secure;
@@ -72,13 +74,14 @@ const TOGETHER: Span = Span::from_us(300);
 /// Sockets with a smaller receive buffer would overflow during this sleep.
 const ROOMY: usize = 4 << 20;
 
-/// An Orca host over UDP. Only [`Engine::wait`] blocks, and nothing happens in the background: call [`Engine::turn`], drain
+/// An Orca host over UDP, on the operating system ([`Engine::new`]) or on another platform ([`Engine::on`]). Only [`Engine::wait`] and
+/// what calls it block, and only sinks work in the background ([`EnginePlatform::start`]): call [`Engine::turn`], drain
 /// [`Engine::poll_event`], and wait until the time that the turn returned.
-pub struct Engine {
+pub struct Engine<P = UdpSocket> {
     config: EngineConfig,
     /// The driver of the socket. It receives from a second socket, bound to the group's address, if the first one does
     /// not receive the group's datagrams.
-    driver: Driver,
+    driver: Driver<P>,
     host: Host,
     controller: Option<Controller>,
     interface: Ipv4Addr,
@@ -157,9 +160,9 @@ struct Probes {
     group: BTreeMap<HostId, Span>,
 }
 
-impl std::fmt::Debug for Engine {
+impl<P> std::fmt::Debug for Engine<P> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Engine").field("bind", &self.local_addr()).finish_non_exhaustive()
+        f.debug_struct("Engine").field("bind", &self.config.bind).finish_non_exhaustive()
     }
 }
 
@@ -176,10 +179,7 @@ impl Engine {
             Ok(socket)
         };
         let socket = bind(config.bind)?;
-        let interface = match config.interface {
-            Ipv4Addr::UNSPECIFIED => peers::interface(config.bind),
-            named => named,
-        };
+        let interface = config.interface();
         let mut group = None;
         if config.bind.is_ipv4() {
             let failed = |source| EngineError::Group { interface, source };
@@ -200,130 +200,18 @@ impl Engine {
                 }
             }
         }
-        let layout = config.layout();
-        let words = layout.words();
-        let fabric = config.fabric.as_ref();
-        let mut peers = Peers::new(
-            config.admission.clone(),
-            if config.fabric.is_some() { layout.hosts() } else { 1 },
-        );
-        for (host, address) in fabric.iter().flat_map(|fabric| &fabric.hosts) {
-            peers.set(*host, *address);
-        }
-        let host = Host::new(HostConfig {
-            me: config.me(),
-            incarnation: rackweave_linux::random() as u32,
-            layout,
-            ports: 1,
-            controller: fabric.and_then(FabricPlace::controller),
-            tor: if fabric.is_some_and(|fabric| fabric.tor) { Tor::Switch } else { Tor::None },
-            heartbeat: fabric.and_then(|fabric| fabric.heartbeat),
-            flow: FlowConfig { ignore_end_mark: config.secret.is_some(), ..config.flow },
-            max_sessions: match fabric {
-                // An agent holds the labels of its whole rack, even if its own host receives few streams.
-                Some(fabric) if fabric.tor => config.max_sessions.max(LABELS),
-                _ => config.max_sessions,
-            },
-            status_interval: config.flow.status_interval,
-        });
-        let controller = fabric.and_then(controller::controller);
-        let secure = config.secret.as_deref().map(rackweave_crypt::Key::derive_for_casts);
-        let secure = secure.transpose().map_err(EngineError::Key)?.map(Secure::new);
-        let keys = config.secret.as_deref().map(keys);
-        let waker = Waker::new().map_err(EngineError::System)?;
         let sockets = std::iter::once(&socket).chain(&group);
         let roomy = sockets.map(UdpSocket::receive_buffer).all(|bytes| bytes >= ROOMY);
-        Ok(Self {
-            driver: Driver::new(Clock::start(), socket).with_receiver(group),
-            host,
-            controller,
-            interface,
-            grouped: config.in_group && config.bind.is_ipv4(),
-            peers,
-            words,
-            key: keys.as_ref().map(|keys| keys.0.clone()),
-            secret: keys.map(|keys| keys.1),
-            secure,
-            cookies: Cookies::default(),
-            mismatched: BTreeSet::new(),
-            foreign: Vec::new(),
-            invited: BTreeMap::new(),
-            memo: Memo::default(),
-            relayed: VecDeque::new(),
-            sending: BTreeMap::new(),
-            incoming: BTreeMap::new(),
-            closing: Vec::new(),
-            accept,
-            events: VecDeque::new(),
-            waker,
-            probes: Probes::default(),
-            query: None,
-            arrivals: Arrivals { since: Time::ZERO, bytes: 0, fast: false, roomy },
-            flush_at: None,
-            stats: Stats::default(),
-            config,
-        })
+        let driver = Driver::new(Clock::start(), socket).with_receiver(group);
+        let mut this = Self::with(config, accept, driver)?;
+        this.arrivals.roomy = roomy;
+        Ok(this)
     }
 
     /// Returns the address of the socket.
     #[must_use]
     pub const fn local_addr(&self) -> SocketAddr {
         self.driver.local_addr()
-    }
-
-    /// Returns a handle that wakes [`Engine::wait`] from another thread.
-    #[must_use]
-    pub fn waker(&self) -> Waker {
-        self.waker.clone()
-    }
-
-    /// Returns the counters since the engine was created.
-    #[must_use]
-    pub const fn stats(&self) -> Stats {
-        let DriverStats { sent, refused, send_calls, trains } = self.driver.stats();
-        Stats { sent: sent + refused, refused, send_calls, trains, ..self.stats }
-    }
-
-    /// Returns up to [`MAX_FOREIGN`] addresses whose datagrams were ignored because they are not admitted: a host with several addresses
-    /// may answer from another one than it was asked at.
-    #[must_use]
-    pub fn foreign(&self) -> &[SocketAddr] {
-        &self.foreign
-    }
-
-    /// Returns the number of the host at an address, and accepts its packets from now on.
-    pub fn add_peer(&mut self, address: SocketAddr) -> HostId {
-        self.peers.add(address)
-    }
-
-    /// Returns the address of a host, if it is known.
-    #[must_use]
-    pub fn address(&self, host: HostId) -> Option<SocketAddr> {
-        self.peers.address(host)
-    }
-
-    /// Returns the clock to which all times refer.
-    #[must_use]
-    pub const fn clock(&self) -> Clock {
-        self.driver.clock()
-    }
-
-    /// Returns the next event for the application.
-    #[must_use]
-    pub fn poll_event(&mut self) -> Option<EngineEvent> {
-        let event = self.events.pop_front()?;
-        tracing::debug!(?event);
-        Some(event)
-    }
-
-    /// Receives what has arrived, serves timeouts, and sends what may be sent. Returns when the next turn is due if
-    /// nothing happens before; a time that has passed means immediately.
-    ///
-    /// # Errors
-    /// If the socket has failed.
-    pub fn turn(&mut self) -> io::Result<Option<Time>> {
-        self.waker.clear();
-        Driver::turn(self)
     }
 
     /// Waits until a socket is readable (or writable, if datagrams wait), until the waker is used, or until a time.
@@ -395,8 +283,155 @@ impl Engine {
     }
 }
 
-impl Driven for Engine {
-    fn driver(&mut self) -> &mut Driver {
+impl<P: EnginePlatform> Engine<P> {
+    /// An engine on this platform, whose address is the configured one, and which is a member of the multicast group if the
+    /// configuration says so.
+    ///
+    /// # Errors
+    /// If the secret is too short, or the system refuses a file descriptor.
+    pub fn on(
+        config: EngineConfig,
+        accept: Option<Accept>,
+        platform: P,
+    ) -> Result<Self, EngineError> {
+        Self::with(config, accept, Driver::new(Clock::with_origin(0), platform))
+    }
+
+    fn with(
+        config: EngineConfig,
+        accept: Option<Accept>,
+        mut driver: Driver<P>,
+    ) -> Result<Self, EngineError> {
+        let layout = config.layout();
+        let words = layout.words();
+        let fabric = config.fabric.as_ref();
+        let mut peers = Peers::new(
+            config.admission.clone(),
+            if config.fabric.is_some() { layout.hosts() } else { 1 },
+        );
+        for (host, address) in fabric.iter().flat_map(|fabric| &fabric.hosts) {
+            peers.set(*host, *address);
+        }
+        let platform = driver.platform();
+        let host = Host::new(HostConfig {
+            me: config.me(),
+            incarnation: platform.random() as u32,
+            layout,
+            ports: 1,
+            controller: fabric.and_then(FabricPlace::controller),
+            tor: if fabric.is_some_and(|fabric| fabric.tor) { Tor::Switch } else { Tor::None },
+            heartbeat: fabric.and_then(|fabric| fabric.heartbeat),
+            flow: FlowConfig { ignore_end_mark: config.secret.is_some(), ..config.flow },
+            max_sessions: match fabric {
+                // An agent holds the labels of its whole rack, even if its own host receives few streams.
+                Some(fabric) if fabric.tor => config.max_sessions.max(LABELS),
+                _ => config.max_sessions,
+            },
+            status_interval: config.flow.status_interval,
+        });
+        let controller =
+            fabric.and_then(|fabric| controller::controller(fabric, platform.realtime_ns()));
+        let secure = config.secret.as_deref().map(rackweave_crypt::Key::derive_for_casts);
+        let secure = secure.transpose().map_err(EngineError::Key)?;
+        let secure = secure.map(|key| Secure::new(key, platform));
+        let keys = config.secret.as_deref().map(keys);
+        let waker = Waker::new().map_err(EngineError::System)?;
+        Ok(Self {
+            driver,
+            host,
+            controller,
+            interface: config.interface(),
+            grouped: config.in_group && config.bind.is_ipv4(),
+            peers,
+            words,
+            key: keys.as_ref().map(|keys| keys.0.clone()),
+            secret: keys.map(|keys| keys.1),
+            secure,
+            cookies: Cookies::default(),
+            mismatched: BTreeSet::new(),
+            foreign: Vec::new(),
+            invited: BTreeMap::new(),
+            memo: Memo::default(),
+            relayed: VecDeque::new(),
+            sending: BTreeMap::new(),
+            incoming: BTreeMap::new(),
+            closing: Vec::new(),
+            accept,
+            events: VecDeque::new(),
+            waker,
+            probes: Probes::default(),
+            query: None,
+            arrivals: Arrivals { since: Time::ZERO, bytes: 0, fast: false, roomy: false },
+            flush_at: None,
+            stats: Stats::default(),
+            config,
+        })
+    }
+
+    /// Returns a handle that wakes [`Engine::wait`] from another thread.
+    #[must_use]
+    pub fn waker(&self) -> Waker {
+        self.waker.clone()
+    }
+
+    /// Returns the counters since the engine was created.
+    #[must_use]
+    pub const fn stats(&self) -> Stats {
+        let DriverStats { sent, refused, send_calls, trains } = self.driver.stats();
+        Stats { sent: sent + refused, refused, send_calls, trains, ..self.stats }
+    }
+
+    /// Returns up to [`MAX_FOREIGN`] addresses whose datagrams were ignored because they are not admitted: a host with several addresses
+    /// may answer from another one than it was asked at.
+    #[must_use]
+    pub fn foreign(&self) -> &[SocketAddr] {
+        &self.foreign
+    }
+
+    /// Returns the number of the host at an address, and accepts its packets from now on.
+    pub fn add_peer(&mut self, address: SocketAddr) -> HostId {
+        self.peers.add(address)
+    }
+
+    /// Returns the address of a host, if it is known.
+    #[must_use]
+    pub fn address(&self, host: HostId) -> Option<SocketAddr> {
+        self.peers.address(host)
+    }
+
+    /// Returns the clock to which all times refer.
+    #[must_use]
+    pub const fn clock(&self) -> Clock {
+        self.driver.clock()
+    }
+
+    /// Returns whether datagrams wait because the socket's send buffer is full: the next turn is due when it is writable.
+    #[must_use]
+    pub fn is_blocked(&self) -> bool {
+        self.driver.is_blocked()
+    }
+
+    /// Returns the next event for the application.
+    #[must_use]
+    pub fn poll_event(&mut self) -> Option<EngineEvent> {
+        let event = self.events.pop_front()?;
+        tracing::debug!(?event);
+        Some(event)
+    }
+
+    /// Receives what has arrived, serves timeouts, and sends what may be sent. Returns when the next turn is due if
+    /// nothing happens before; a time that has passed means immediately.
+    ///
+    /// # Errors
+    /// If the socket has failed.
+    pub fn turn(&mut self) -> io::Result<Option<Time>> {
+        self.waker.clear();
+        Driver::turn(self)
+    }
+}
+
+impl<P: EnginePlatform> Driven<P> for Engine<P> {
+    fn driver(&mut self) -> &mut Driver<P> {
         &mut self.driver
     }
 

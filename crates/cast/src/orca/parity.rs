@@ -8,7 +8,7 @@ use rackweave_group::orca::flow::Recovery;
 use rackweave_group::orca::parity::{self, Repair};
 use rackweave_wire::orca::{Parity, Session};
 
-use super::Engine;
+use super::{Engine, EnginePlatform};
 use crate::sink::Drain;
 use crate::source::{Payload, Source, SourceError};
 
@@ -85,7 +85,7 @@ impl Parities {
     }
 }
 
-impl Engine {
+impl<P: EnginePlatform> Engine<P> {
     pub(super) fn recover(&mut self, now: Time, session: Session, of: &Recovery) {
         let stored = match self.incoming.get_mut(&session) {
             Some(incoming) => incoming.parities.recover(of, &mut incoming.drain),

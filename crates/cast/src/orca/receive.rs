@@ -18,7 +18,7 @@ use super::peers::plain;
 use super::probe::{self, Probe};
 use super::secure::{is_for_switches, random_bytes};
 use super::verify::Verifier;
-use super::{CookieMessage, Engine, MAX_FOREIGN, cookie, group};
+use super::{CookieMessage, Engine, EnginePlatform, MAX_FOREIGN, cookie, group};
 use crate::source::Payload;
 
 /// The most datagrams that wait to be sent when an answer is added; further answers are dropped, and asked for again.
@@ -38,7 +38,7 @@ fn is_invitation(bytes: &[u8]) -> bool {
     })
 }
 
-impl Engine {
+impl<P: EnginePlatform> Engine<P> {
     pub(super) fn handle_batch(&mut self, now: Time, batch: &ReceiveBatch) {
         // All datagrams of a train come from one host.
         let mut known: Option<(Path, HostId)> = None;
@@ -273,7 +273,9 @@ impl Engine {
     /// Answers an invitation from an address that has proved nothing. Nothing is kept.
     fn challenge(&mut self, now: Time, from: Path, session: Session) {
         self.stats.challenged += 1;
-        let cookie = self.cookies.cookie(now, random_bytes, plain(from.remote), session);
+        let platform = self.driver.platform();
+        let random = || random_bytes(platform);
+        let cookie = self.cookies.cookie(now, random, plain(from.remote), session);
         self.reply(from, &CookieMessage::Challenge { session, cookie }.encode());
     }
 
@@ -390,7 +392,7 @@ impl Engine {
     /// Starts to probe these hosts, each by unicast and all of them by multicast.
     pub(super) fn start_probe(&mut self, hosts: &[HostId]) {
         self.probes = super::Probes::default();
-        self.probes.nonce = rackweave_linux::random() as u64;
+        self.probes.nonce = self.driver.platform().random() as u64;
         self.probes.asked = self.driver.now();
         self.send_probes(hosts);
     }

@@ -23,13 +23,14 @@ use rackweave_crypt::{
     Unopened,
 };
 use rackweave_group::orca::agent::ANY_RACK;
+use rackweave_linux::Platform;
 use rackweave_linux::sys::Path;
 use rackweave_wire::orca::{self, Body, Control, Header, TO_AGENT};
 use rackweave_wire::secure::{self as wire, CLEAR_BYTES, Clear, Datagram, Handshake, Kind, Notice};
 
-use super::Engine;
 use super::peers::plain;
 use super::verify::{BlockHashes, Checked, HashRequest, KeyRequest};
+use super::{Engine, EnginePlatform};
 use crate::source::Payload;
 
 /// The number of control packets that wait for a session with one host. Further ones replace the oldest, which is safe because
@@ -173,29 +174,29 @@ pub(super) const fn is_for_switches(control: &Control) -> bool {
     }
 }
 
-pub(super) fn random_bytes() -> [u8; 32] {
+pub(super) fn random_bytes(platform: &mut impl Platform) -> [u8; 32] {
     let mut bytes = [0; 32];
-    bytes[..16].copy_from_slice(&rackweave_linux::random().to_ne_bytes());
-    bytes[16..].copy_from_slice(&rackweave_linux::random().to_ne_bytes());
+    bytes[..16].copy_from_slice(&platform.random().to_ne_bytes());
+    bytes[16..].copy_from_slice(&platform.random().to_ne_bytes());
     bytes
 }
 
 impl Secure {
-    pub(super) fn new(key: Key) -> Self {
+    pub(super) fn new(key: Key, platform: &mut impl Platform) -> Self {
         Self {
             key,
-            ciphers: Cipher::preferred(rackweave_linux::sys::has_aes()),
+            ciphers: Cipher::preferred(platform.has_aes()),
             offers: Offers::default(),
-            incarnation: rackweave_linux::random() as u32,
+            incarnation: platform.random() as u32,
             pairs: BTreeMap::new(),
             asking: Vec::new(),
             opened: Vec::new(),
         }
     }
 
-    /// Returns the protection of a new session's data.
-    pub(super) fn group(&self) -> GroupSeal {
-        GroupSeal::new(Cipher::choose(self.ciphers, self.ciphers), random_bytes())
+    /// Returns the protection of a new session's data with this key.
+    pub(super) fn group(&self, key: [u8; 32]) -> GroupSeal {
+        GroupSeal::new(Cipher::choose(self.ciphers, self.ciphers), key)
     }
 
     /// Returns whether packets for a host can be sealed.
@@ -216,17 +217,15 @@ impl Secure {
         self.opened = buffer;
     }
 
-    fn ask(&mut self, now: Time, host: HostId) {
+    fn ask(&mut self, now: Time, host: HostId, platform: &mut impl Platform) {
         let pair = self.pairs.entry(host).or_default();
-        if pair.association.ask(now, || rackweave_linux::random() as u64)
-            && !self.asking.contains(&host)
-        {
+        if pair.association.ask(now, || platform.random() as u64) && !self.asking.contains(&host) {
             self.asking.push(host);
         }
     }
 }
 
-impl Engine {
+impl<P: EnginePlatform> Engine<P> {
     /// Handles a datagram between hosts with a key, from an admitted address. `known` is the host at it.
     pub(super) fn handle_secure(
         &mut self,
@@ -274,7 +273,7 @@ impl Engine {
                     && let Some(pair) = secure.pairs.get_mut(&host)
                     && pair.association.on_lost(now, fields.session)
                 {
-                    secure.ask(now, host);
+                    secure.ask(now, host, self.driver.platform());
                 }
             }
         }
@@ -283,7 +282,8 @@ impl Engine {
     fn handle_handshake(&mut self, now: Time, from: Path, known: Option<HostId>, read: &Handshake) {
         let Some(secure) = &mut self.secure else { return };
         let address = rackweave_crypt::address_bytes(plain(from.remote));
-        secure.offers.advance(now, random_bytes);
+        let platform = self.driver.platform();
+        secure.offers.advance(now, || random_bytes(platform));
         match read.kind {
             Kind::Accept if read.to == secure.incarnation => {
                 let mut first = Association::default();
@@ -323,7 +323,8 @@ impl Engine {
                 let Secure { pairs, key, ciphers, incarnation, .. } = secure;
                 let Some(pair) = pairs.get_mut(&host) else { return };
                 let local = Local { key, ciphers: *ciphers, incarnation: *incarnation };
-                let accept = pair.association.on_offer(now, &local, read, random_bytes);
+                let accept =
+                    pair.association.on_offer(now, &local, read, || random_bytes(platform));
                 let Some(accept) = accept else {
                     self.stats.replayed += 1;
                     return;
@@ -410,10 +411,10 @@ impl Engine {
                 pair.held.pop_front();
             }
             pair.held.push_back(control);
-            return secure.ask(now, host);
+            return secure.ask(now, host, self.driver.platform());
         }
         if pair.association.is_old(now) {
-            secure.ask(now, host);
+            secure.ask(now, host, self.driver.platform());
         }
         let session = control.session;
         let invites = matches!(control.body, Body::Invite { .. });

@@ -16,9 +16,9 @@ use rackweave_wire::orca::{
 
 use smallvec::SmallVec;
 
-use super::secure::{Secure, is_for_switches};
+use super::secure::{is_for_switches, random_bytes};
 use super::verify::HashCache;
-use super::{Engine, EngineEvent, ReceiverProgress, SendView, controller, parity};
+use super::{Engine, EngineEvent, EnginePlatform, ReceiverProgress, SendView, controller, parity};
 use crate::source::{Payload, Source, SourceError};
 
 /// The number of packets in one batch for the kernel.
@@ -91,7 +91,7 @@ impl Receiver {
     }
 }
 
-impl Engine {
+impl<P: EnginePlatform> Engine<P> {
     /// Sends a stream to these hosts.
     ///
     /// # Errors
@@ -106,7 +106,7 @@ impl Engine {
         let now = self.driver.now();
         source.start(self.waker.clone());
         let session = loop {
-            let session = Session(rackweave_linux::random() as u32);
+            let session = Session(self.driver.platform().random() as u32);
             match self.host.open(now, session, source.stream(), hosts, spread, flow) {
                 Err(OpenError::Exists(_)) => {}
                 Err(error) => return Err(error),
@@ -125,7 +125,7 @@ impl Engine {
             error: None,
             released: 0,
             works: false,
-            sealer: self.secure.as_ref().map(Secure::group),
+            sealer: self.sealer(),
             own_sealers: BTreeMap::new(),
             hashes: HashCache::default(),
             check_at: now,
@@ -136,6 +136,12 @@ impl Engine {
         };
         self.sending.insert(session, sending);
         Ok(session)
+    }
+
+    /// Returns the protection of a new session's data; `None` without a key.
+    fn sealer(&mut self) -> Option<GroupSeal> {
+        let Self { secure, driver, .. } = self;
+        secure.as_ref().map(|secure| secure.group(random_bytes(driver.platform())))
     }
 
     /// Records that multicast does not reach these receivers of an outgoing session: they get copies of their own, and the others
@@ -159,6 +165,13 @@ impl Engine {
         }
         self.host.abort(now, session, Reason::Left);
         self.handle_events(now);
+    }
+
+    /// Returns the protection of an outgoing session's data, whose key each of its receivers has; `None` without a key. Chaos tests
+    /// forge data as a receiver could.
+    #[must_use]
+    pub fn data_seal(&self, session: Session) -> Option<&GroupSeal> {
+        self.sending.get(&session)?.sealer.as_ref()
     }
 
     /// Returns the progress of an outgoing session.
@@ -373,12 +386,12 @@ impl Engine {
             .map(|(host, _)| *host)
             .collect();
         if !waiting.is_empty() && sending.error.is_none() {
-            let next = Session(rackweave_linux::random() as u32);
+            let next = Session(self.driver.platform().random() as u32);
             let (stream, flow) = (sending.source.stream(), sending.flow);
             if self.host.open(now, next, stream, &waiting, sending.spread, flow).is_ok() {
                 (sending.offered, sending.finished, sending.released) = (0, false, 0);
                 sending.sent = 0;
-                sending.sealer = self.secure.as_ref().map(Secure::group);
+                sending.sealer = self.sealer();
                 sending.own_sealers.clear();
                 for progress in &view.receivers {
                     if let Some(receiver) = sending.hosts.get_mut(&progress.host) {

@@ -26,9 +26,10 @@ use rackweave_core::{HostId, Span, Time};
 use rackweave_crypt::GroupOpen;
 use rackweave_wire::orca::{Reason, Session};
 
-use super::Engine;
 use super::incoming::Incoming;
+use super::secure::random_bytes;
 use super::send::Sending;
+use super::{Engine, EnginePlatform};
 use crate::source::{Payload, Source, SourceError};
 
 /// The bytes of the stream that one hash covers at most; hashes end at multiples of it. It is the size of the blocks of a receiver's
@@ -65,8 +66,9 @@ const RETRY_MAX: Span = Span::from_ms(500);
 const PAUSE: Span = Span::from_ms(2);
 
 /// The time after which a receiver that has verified all that it has, and does not need another hash, tells its sender so, by a request for
-/// no bytes. Until then the sender's source keeps what the receiver may still have to ask for. Much shorter than the time for which a
-/// receiver may be silent, and so long that a stream under way needs none.
+/// no bytes; at the end of the stream too, where its disk may take longer than the sender has patience. Until then the sender's source
+/// keeps what the receiver may still have to ask for. Much shorter than the time for which a receiver may be silent, and so long that a
+/// stream under way needs none.
 const ACK_AFTER: Span = Span::from_ms(100);
 
 /// A session in which packets that count as replays have brought more than [`STALLED_SHARE`] times the bytes that have become readable,
@@ -484,8 +486,8 @@ impl Verifier {
 
     /// Returns when an acknowledgement is due, if the sender does not know that all readable bytes are verified.
     fn ack_due(&self, readable: u64) -> Option<Time> {
-        let all = self.verified == readable && self.length.is_none();
-        (all && self.acknowledged < self.verified).then(|| self.verified_at + ACK_AFTER)
+        (self.verified == readable && self.acknowledged < self.verified)
+            .then(|| self.verified_at + ACK_AFTER)
     }
 
     /// Returns when a request is due, at the earliest.
@@ -655,7 +657,7 @@ impl Sending {
     }
 }
 
-impl Engine {
+impl<P: EnginePlatform> Engine<P> {
     /// Gives up receivers that acknowledge bytes and have not asked for their hashes for as long as a receiver may be silent. What a
     /// receiver acknowledges and does not verify stays in the source, so that it would hold up a pipe, and all other receivers, for ever.
     /// One that verifies asks again when it has used the hashes of one answer and, when it has all bytes that there are, says within
@@ -728,7 +730,9 @@ impl Engine {
         else {
             return;
         };
-        let own = sending.own_sealers.entry(host).or_insert_with(|| secure.group());
+        let platform = self.driver.platform();
+        let own = (sending.own_sealers.entry(host))
+            .or_insert_with(|| secure.group(random_bytes(platform)));
         let (cipher, key) = (own.key().0, *own.key().1);
         self.host.serve_by_unicast(request.session, host);
         self.send_sealed(host, |out| {

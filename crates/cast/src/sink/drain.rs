@@ -1,11 +1,11 @@
-//! The path from packets to a sink: a window that puts received bytes in order, and a thread that may block on a disk.
+//! The path from packets to a sink: a window that puts received bytes in order, and the work of writing them, which may block on a disk.
 
 use std::borrow::Cow;
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
-use std::sync::{Arc, Mutex, PoisonError};
-use std::thread::JoinHandle;
+use std::sync::mpsc::{Receiver, SyncSender, TryRecvError, TrySendError, sync_channel};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::Poll;
 
 use bytes::Bytes;
 use rackweave_wire::orca::Reason;
@@ -45,7 +45,7 @@ struct Shared {
     /// are there already would find.
     closed: Cancel,
     failed: AtomicBool,
-    /// Whether the thread has dropped the sink, whose files are unlocked then.
+    /// Whether the work has dropped the sink, whose files are unlocked then.
     ended: AtomicBool,
     content: AtomicU64,
     expected: AtomicU64,
@@ -53,7 +53,7 @@ struct Shared {
     outcome: Mutex<Outcome>,
 }
 
-/// What the thread still gets when the input has ended.
+/// What the work still gets when the input has ended.
 struct Rest {
     pieces: VecDeque<Piece>,
     /// Why the input has ended.
@@ -66,26 +66,17 @@ struct Outcome {
     files: Vec<FileDone>,
 }
 
-/// A sink and its thread.
+/// The receiving end of a sink: its window, and what it shares with the [`SinkWork`] that feeds it.
 pub struct Drain {
     window: Window,
     to: Option<SyncSender<Piece>>,
     back: Receiver<Arc<Vec<u8>>>,
     waiting: Option<Piece>,
     shared: Arc<Shared>,
-    /// What the thread is made of, before it is started.
-    start: Option<Start>,
-    thread: Option<JoinHandle<()>>,
+    /// The work, before it is started.
+    work: Option<SinkWork>,
     begins_at: Option<u64>,
     room: u64,
-}
-
-/// What a sink's thread needs.
-struct Start {
-    make: MakeSink,
-    from: Receiver<Piece>,
-    back: SyncSender<Arc<Vec<u8>>>,
-    waker: Waker,
 }
 
 impl std::fmt::Debug for Drain {
@@ -94,74 +85,195 @@ impl std::fmt::Debug for Drain {
     }
 }
 
-/// Wakes the engine when a sink's thread ends, since another one may wait for that. A sink that panics has failed.
-struct OnEnd<'a>(&'a Shared, &'a Waker);
+/// The work of a sink, each step of which may block on a disk. On a host a thread runs it ([`SinkWork::start`]); a simulator takes one
+/// [`SinkTask`] after another ([`SinkWork::poll`]), and does each when the disk that it simulates has had the time for it.
+pub struct SinkWork {
+    /// `None` once the sink is there, or is not needed.
+    make: Option<MakeSink>,
+    sink: Option<Box<dyn Sink>>,
+    /// The offset of the next byte.
+    next: u64,
+    has_ended: bool,
+    from: Receiver<Piece>,
+    back: SyncSender<Arc<Vec<u8>>>,
+    waker: Waker,
+    shared: Arc<Shared>,
+}
 
-impl Drop for OnEnd<'_> {
-    fn drop(&mut self) {
-        if std::thread::panicking() {
-            self.0.failed.store(true, Ordering::Release);
+/// One step of a [`SinkWork`].
+pub struct SinkTask(Task);
+
+enum Task {
+    /// Creates the sink.
+    Make,
+    /// Passes bytes to it.
+    Put(Piece),
+    /// Says to it that no more come.
+    End,
+}
+
+impl SinkTask {
+    /// Returns how many bytes it passes to the sink; `None` if it creates the sink, which reads what is there already.
+    #[must_use]
+    pub const fn bytes(&self) -> Option<usize> {
+        match &self.0 {
+            Task::Make => None,
+            Task::Put(piece) => Some(piece.to - piece.from),
+            Task::End => Some(0),
         }
-        self.0.ended.store(true, Ordering::Release);
-        self.1.wake();
     }
 }
 
-fn work(start: Start, shared: &Shared) {
-    let Start { make, from, back, waker } = start;
-    let end = |error, files| {
-        let mut outcome = shared.outcome.lock().unwrap_or_else(PoisonError::into_inner);
-        (outcome.error, outcome.files) = (error, files);
-    };
-    let _on_end = OnEnd(shared, &waker);
-    if shared.closed.is_set() {
-        return;
+impl std::fmt::Debug for SinkTask {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("SinkTask").field("bytes", &self.bytes()).finish()
     }
-    let mut sink = match make(&shared.closed) {
-        Ok(sink) => sink,
-        Err(error) => {
-            end(Some(error), Vec::new());
-            shared.failed.store(true, Ordering::Release);
-            return waker.wake();
+}
+
+impl std::fmt::Debug for SinkWork {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("SinkWork").field("next", &self.next).finish_non_exhaustive()
+    }
+}
+
+/// Wakes the engine when the work ends, since another one may wait for that. A sink that panics has failed.
+impl Drop for SinkWork {
+    fn drop(&mut self) {
+        (self.make, self.sink) = (None, None);
+        if std::thread::panicking() {
+            self.shared.failed.store(true, Ordering::Release);
         }
-    };
-    let mut next = sink.begins_at();
-    shared.consumed.store(next, Ordering::Release);
-    shared.ready.store(true, Ordering::Release);
-    waker.wake();
-    let rest = || shared.rest.lock().unwrap_or_else(PoisonError::into_inner);
-    let piece = || from.recv().ok().or_else(|| rest().pieces.pop_front());
-    while let Some(piece) = piece() {
-        if piece.at > next {
+        self.shared.ended.store(true, Ordering::Release);
+        self.waker.wake();
+    }
+}
+
+impl SinkWork {
+    /// Starts a thread that does the work.
+    ///
+    /// # Errors
+    /// If the system refuses one.
+    pub fn start(mut self) -> std::io::Result<()> {
+        let run = move || {
+            // Dropping the other end of the channel ends the wait.
+            while let Some(task) =
+                self.next(|from| from.recv().map_err(|_| TryRecvError::Disconnected))
+            {
+                self.run(task);
+            }
+        };
+        std::thread::Builder::new().name("cast output".into()).spawn(run).map(drop)
+    }
+
+    /// Returns the next task, which [`Self::run`] does; [`Poll::Pending`] if there is none yet, and `None` once the work has ended.
+    pub fn poll(&mut self) -> Poll<Option<SinkTask>> {
+        let mut is_empty = false;
+        let task = self.next(|from| {
+            from.try_recv().inspect_err(|error| is_empty = *error == TryRecvError::Empty)
+        });
+        if is_empty { Poll::Pending } else { Poll::Ready(task) }
+    }
+
+    /// Returns whether no bytes will come any more, so that a sink that is still to be created is not needed.
+    #[must_use]
+    pub fn is_closed(&self) -> bool {
+        self.shared.closed.is_set()
+    }
+
+    fn rest(&self) -> MutexGuard<'_, Rest> {
+        self.shared.rest.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn next(
+        &mut self,
+        receive: impl FnOnce(&Receiver<Piece>) -> Result<Piece, TryRecvError>,
+    ) -> Option<SinkTask> {
+        if self.has_ended {
+            return None;
+        }
+        if self.make.is_some() {
+            return Some(SinkTask(Task::Make));
+        }
+        Some(SinkTask(match receive(&self.from) {
+            Ok(piece) => Task::Put(piece),
+            Err(TryRecvError::Empty) => return None,
+            Err(TryRecvError::Disconnected) => match self.rest().pieces.pop_front() {
+                Some(piece) => Task::Put(piece),
+                None => Task::End,
+            },
+        }))
+    }
+
+    /// Does a task, of which there is one at a time.
+    pub fn run(&mut self, SinkTask(task): SinkTask) {
+        match task {
+            Task::Make => self.make(),
+            Task::Put(piece) => self.put(piece),
+            Task::End => {
+                let reason = self.rest().reason;
+                if let Some(sink) = self.sink.as_mut().filter(|sink| !sink.is_complete()) {
+                    sink.interrupted(reason);
+                }
+                self.has_ended = true;
+            }
+        }
+    }
+
+    fn end_with(&self, error: Option<SinkError>, files: Vec<FileDone>) {
+        let mut outcome = self.shared.outcome.lock().unwrap_or_else(PoisonError::into_inner);
+        (outcome.error, outcome.files) = (error, files);
+    }
+
+    fn make(&mut self) {
+        let Some(make) = self.make.take().filter(|_| !self.shared.closed.is_set()) else {
+            self.has_ended = true;
+            return;
+        };
+        match make(&self.shared.closed) {
+            Ok(sink) => {
+                self.next = sink.begins_at();
+                self.sink = Some(sink);
+                self.shared.consumed.store(self.next, Ordering::Release);
+                self.shared.ready.store(true, Ordering::Release);
+            }
+            Err(error) => {
+                self.end_with(Some(error), Vec::new());
+                self.shared.failed.store(true, Ordering::Release);
+                self.has_ended = true;
+            }
+        }
+        self.waker.wake();
+    }
+
+    fn put(&mut self, piece: Piece) {
+        let Some(sink) = &mut self.sink else { return };
+        if piece.at > self.next {
             sink.omit_rest();
         }
-        next = piece.at + (piece.to - piece.from) as u64;
-        let lent = Bytes::from_owner(LentBlock { block: piece.block, back: back.clone() });
+        self.next = piece.at + (piece.to - piece.from) as u64;
+        let lent = Bytes::from_owner(LentBlock { block: piece.block, back: self.back.clone() });
         let result = sink.put_shared(&lent.slice(piece.from..piece.to));
         drop(lent);
         let (content, expected) = sink.content();
+        let (complete, failed) = (sink.is_complete(), result.is_err());
+        let files = if complete || failed { sink.files() } else { Vec::new() };
+        let needs_from = sink.needs_from();
+        let shared = &self.shared;
         shared.content.store(content, Ordering::Relaxed);
         shared.expected.store(expected.unwrap_or(u64::MAX), Ordering::Relaxed);
-        let (complete, failed) = (sink.is_complete(), result.is_err());
         if complete || failed {
-            end(result.err(), sink.files());
+            self.end_with(result.err(), files);
         }
         // This is stored before `consumed`, so that a thread that sees all bytes consumed also sees the outcome.
         shared.complete.store(complete, Ordering::Release);
         shared.failed.store(failed, Ordering::Release);
-        shared.consumed.store(sink.needs_from().unwrap_or(next).max(next), Ordering::Release);
-        waker.wake();
-        if failed {
-            return;
-        }
-    }
-    let reason = rest().reason;
-    if !sink.is_complete() {
-        sink.interrupted(reason);
+        shared.consumed.store(needs_from.unwrap_or(self.next).max(self.next), Ordering::Release);
+        self.waker.wake();
+        self.has_ended = failed;
     }
 }
 
-/// Creates a sink, in the thread that will feed it: reading what an earlier attempt stored may take long, and ends when the input does
+/// Creates a sink, in the [`SinkWork`] that will feed it: reading what an earlier attempt stored may take long, and ends when the input does
 /// if the sink gets the argument ([`FolderConfig::cancel`](super::FolderConfig::cancel)).
 pub type MakeSink = Box<dyn FnOnce(&Cancel) -> Result<Box<dyn Sink>, SinkError> + Send>;
 
@@ -172,18 +284,8 @@ impl Drain {
         self.room
     }
 
-    /// Starts the sink's thread. The window holds `room` bytes that arrive out of order. Bytes may be stored only after
-    /// [`Self::is_ready`] has returned true.
-    ///
-    /// # Errors
-    /// If the thread cannot be started.
-    pub fn start(make: MakeSink, room: u64, waker: Waker) -> std::io::Result<Self> {
-        let mut this = Self::new(make, room, waker);
-        this.begin()?;
-        Ok(this)
-    }
-
-    /// Returns what [`Self::begin`] starts, so that the thread of another sink with the same files can end before.
+    /// Returns what is given to [`Self::begin`] later, so that the work of another sink with the same files can end before. The window
+    /// holds `room` bytes that arrive out of order. Bytes may be stored only after [`Self::is_ready`] has returned true.
     #[must_use]
     pub fn new(make: MakeSink, room: u64, waker: Waker) -> Self {
         let (to, from) = sync_channel::<Piece>(QUEUE);
@@ -200,6 +302,16 @@ impl Drain {
             rest: Mutex::new(Rest { pieces: VecDeque::new(), reason: Reason::Left }),
             outcome: Mutex::default(),
         });
+        let work = SinkWork {
+            make: Some(make),
+            sink: None,
+            next: 0,
+            has_ended: false,
+            from,
+            back: give_back,
+            waker,
+            shared: Arc::clone(&shared),
+        };
         Self {
             window: Window::new(0, room),
             room,
@@ -207,28 +319,26 @@ impl Drain {
             back,
             waiting: None,
             shared,
-            start: Some(Start { make, from, back: give_back, waker }),
-            thread: None,
+            work: Some(work),
             begins_at: None,
         }
     }
 
-    /// Returns whether the thread is still to be started.
+    /// Returns whether the work is still to be started.
     #[must_use]
     pub const fn is_pending(&self) -> bool {
-        self.start.is_some()
+        self.work.is_some()
     }
 
-    /// Starts the thread; no effect if it was started before.
+    /// Starts the work by this function, [`SinkWork::start`] on a host; no effect if it was started before.
     ///
     /// # Errors
-    /// If the thread cannot be started. It is not tried once more.
-    pub fn begin(&mut self) -> std::io::Result<()> {
-        let Some(start) = self.start.take() else { return Ok(()) };
-        let shared = Arc::clone(&self.shared);
-        let builder = std::thread::Builder::new().name("cast output".into());
-        self.thread = Some(builder.spawn(move || work(start, &shared))?);
-        Ok(())
+    /// That of the function. It is not tried once more.
+    pub fn begin(
+        &mut self,
+        start: impl FnOnce(SinkWork) -> std::io::Result<()>,
+    ) -> std::io::Result<()> {
+        self.work.take().map_or(Ok(()), start)
     }
 
     /// Returns a number that grows while the sink is being created; see [`Cancel::checks`].
@@ -334,7 +444,7 @@ impl Drain {
     /// already: that ends, and with it the sink.
     pub fn close(&mut self) {
         self.shared.closed.set();
-        (self.to, self.start) = (None, None);
+        (self.to, self.work) = (None, None);
         (self.window, self.waiting) = (Window::new(0, 0), None);
     }
 
@@ -355,19 +465,9 @@ impl Drain {
         self.close();
     }
 
-    /// Returns whether the thread has ended, or will never be started.
+    /// Returns whether the work has ended, or will never be started.
     #[must_use]
     pub fn has_ended(&self) -> bool {
-        let has_ended = || self.shared.ended.load(Ordering::Acquire);
-        self.start.is_none() && (self.thread.is_none() || has_ended())
-    }
-
-    /// Ends the input and waits for the thread.
-    pub fn stop(&mut self) {
-        (self.to, self.start) = (None, None);
-        if let Some(thread) = self.thread.take() {
-            // The panic hook has already reported a panic.
-            let _ = thread.join();
-        }
+        self.shared.ended.load(Ordering::Acquire)
     }
 }

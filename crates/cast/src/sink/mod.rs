@@ -13,7 +13,7 @@ use std::io::{self, Write};
 use std::path::PathBuf;
 
 use bytes::Bytes;
-pub use drain::{Drain, MakeSink};
+pub use drain::{Drain, MakeSink, SinkTask, SinkWork};
 pub use folder::{Folder, FolderConfig};
 pub use handover::Handovers;
 pub use output::Output;

@@ -177,30 +177,14 @@ impl SystemProgram for Program {
 
 #[cfg(test)]
 mod tests {
-    use rackweave_core::{Rate, Span};
-    use rackweave_switch::config::{BufferConfig, FabricConfig, Routing, SwitchConfig, Topology};
+    use rackweave_core::Rate;
+    use rackweave_switch::config::{FabricConfig, SwitchConfig, Topology};
 
     use super::*;
 
     fn fabric(topology: Topology) -> Fabric {
-        let switch = SwitchConfig {
-            latency: Span::from_ns(250),
-            buffer: BufferConfig::PerPort { bytes: 500_000 },
-            ecn_threshold_bytes: None,
-            priorities: true,
-            trim: None,
-            options: Default::default(),
-            routing: Routing::Transport,
-        };
-        let config = FabricConfig {
-            topology,
-            host_link_delay: Span::ZERO,
-            host_link_delays: Vec::new(),
-            core_link_delay: Span::ZERO,
-            host_send_delay: Span::ZERO,
-            host_receive_delay: Span::ZERO,
-            switch,
-        };
+        let switch = SwitchConfig::default().without_marking();
+        let config = FabricConfig::new(topology).without_delays().with_switch(switch);
         Fabric::new(&config).unwrap()
     }
 

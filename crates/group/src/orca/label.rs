@@ -453,32 +453,16 @@ const fn at_most_64(what: &'static str, ports: u32) -> Result<(), LabelError> {
 #[cfg(test)]
 pub(crate) mod tests {
     use proptest::prelude::*;
-    use rackweave_core::{Rate, Span};
-    use rackweave_switch::config::{BufferConfig, FabricConfig, Routing, SwitchConfig};
+    use rackweave_core::Rate;
+    use rackweave_switch::config::{FabricConfig, SwitchConfig};
 
     use super::*;
 
     const GBPS: Rate = Rate::from_gbps(10);
 
     pub(crate) fn fabric(topology: Topology) -> Fabric {
-        let switch = SwitchConfig {
-            latency: Span::ZERO,
-            buffer: BufferConfig::PerPort { bytes: u64::MAX },
-            ecn_threshold_bytes: None,
-            priorities: false,
-            trim: None,
-            options: Default::default(),
-            routing: Routing::Transport,
-        };
-        let config = FabricConfig {
-            topology,
-            host_link_delay: Span::ZERO,
-            host_link_delays: Vec::new(),
-            core_link_delay: Span::ZERO,
-            host_send_delay: Span::ZERO,
-            host_receive_delay: Span::ZERO,
-            switch,
-        };
+        let switch = SwitchConfig::unlimited().without_priorities();
+        let config = FabricConfig::new(topology).without_delays().with_switch(switch);
         Fabric::new(&config).expect("a fabric")
     }
 

@@ -36,8 +36,8 @@ impl rackweave_core::Header for Header {
     }
 
     #[inline]
-    fn pairs(&self) -> u32 {
-        self.message.pairs()
+    fn work(&self) -> u32 {
+        self.message.work()
     }
 }
 

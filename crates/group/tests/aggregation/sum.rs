@@ -7,7 +7,7 @@ use rackweave_core::{
     Time, Verdict,
 };
 use rackweave_switch::Fabric;
-use rackweave_switch::config::{BufferConfig, FabricConfig, Routing, SwitchConfig, Topology};
+use rackweave_switch::config::{FabricConfig, SwitchConfig};
 use rackweave_switch::system::{Outgoing, Parsed, Protocol, System, SystemError, SystemProgram};
 use rackweave_wire::orca::{self, Body, Control, Session};
 
@@ -195,29 +195,13 @@ pub(crate) const fn system() -> Sum {
 
 pub(crate) fn fabric() -> Fabric {
     let (host_link, core_link) = (Rate::from_gbps(1), Rate::from_gbps(1));
-    Fabric::new(&FabricConfig {
-        topology: Topology::LeafSpine {
-            leaves: 2,
-            hosts_per_leaf: 3,
-            spines: 2,
-            host_link,
-            core_link,
-        },
-        host_link_delay: Span::from_us(1),
-        host_link_delays: Vec::new(),
-        core_link_delay: Span::from_us(1),
-        host_send_delay: Span::ZERO,
-        host_receive_delay: Span::ZERO,
-        switch: SwitchConfig {
-            latency: Span::ZERO,
-            buffer: BufferConfig::PerPort { bytes: u64::MAX },
-            ecn_threshold_bytes: None,
-            priorities: true,
-            trim: None,
-            options: Default::default(),
-            routing: Routing::Transport,
-        },
-    })
+    Fabric::new(
+        &FabricConfig::leaf_spine(2, 3, 2, host_link)
+            .with_core_link(core_link)
+            .with_link_delay(Span::from_us(1))
+            .without_host_delays()
+            .with_switch(SwitchConfig::unlimited()),
+    )
     .unwrap()
 }
 

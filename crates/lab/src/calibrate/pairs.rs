@@ -110,6 +110,7 @@ mod tests {
     use super::*;
     use crate::scenario::World;
     use crate::scenario::host::HostTable;
+    use crate::study::Study;
     use crate::testbed::{Testbed, WorkerCommand};
 
     /// The costs of the kinds of work of a host and of the switch process, in their order, and of wake-ups.
@@ -222,7 +223,7 @@ mod tests {
         for load in &LOADS {
             let text = scenario_text(load);
             let scenario = text.read(World::Testbed, &[], None).unwrap();
-            let reduce = scenario.points[0].reduce.as_ref().unwrap();
+            let Study::Reduce(reduce) = &scenario.points[0].study else { panic!("{}", load.name) };
             assert_eq!((scenario.points.len(), reduce.jobs.len()), (1, 1), "{}", load.name);
             let command = WorkerCommand { program: "none".into(), arguments: Vec::new() };
             Testbed::of_text(&text, true, command).unwrap().check().unwrap();

@@ -12,6 +12,7 @@ mod disk;
 mod draw;
 mod fetch;
 mod oracle;
+mod platform;
 mod rpc;
 mod store;
 
@@ -339,6 +340,7 @@ impl Chaos {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::study::StudySummary;
 
     #[test]
     fn the_first_seeds_of_each_product_hold_with_any_number_of_threads() {
@@ -373,7 +375,7 @@ mod tests {
         let batch = Batch::new(text.read(World::Simulator, &[], None).unwrap());
         let Ok(PointEnd::Finished(mut point)) = batch.simulate(0) else { panic!("it runs") };
         oracle::check(Product::Reduce, &drawn, &point).unwrap();
-        if let Some(reduce) = &mut point.summary.reduce {
+        if let StudySummary::Reduce(reduce) = &mut point.summary.study {
             reduce.exact -= 1;
         }
         let why = oracle::check(Product::Reduce, &drawn, &point).unwrap_err();

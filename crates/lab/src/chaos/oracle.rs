@@ -5,6 +5,7 @@ use rackweave_sim::result::{MessageRecord, Outcome};
 use super::Product;
 use super::draw::Drawn;
 use crate::results::PointResult;
+use crate::study::StudySummary;
 
 /// Returns the first sentence that a run contradicts.
 ///
@@ -57,7 +58,9 @@ fn messages(drawn: &Drawn, point: &PointResult) -> Result<(), String> {
 
 /// No receiver has a wrong byte, and each that did not crash has every file.
 fn cast(drawn: &Drawn, point: &PointResult) -> Result<(), String> {
-    let Some(cast) = &point.summary.cast else { return Err("it reports no cast".to_owned()) };
+    let StudySummary::Cast(cast) = &point.summary.study else {
+        return Err("it reports no cast".to_owned());
+    };
     if cast.wrong_bytes > 0 {
         return Err(format!("receivers have {} wrong bytes", cast.wrong_bytes));
     }
@@ -78,7 +81,9 @@ fn cast(drawn: &Drawn, point: &PointResult) -> Result<(), String> {
 
 /// No client has written a wrong byte, and each that did not crash has the image.
 fn image(drawn: &Drawn, point: &PointResult) -> Result<(), String> {
-    let Some(image) = &point.summary.image else { return Err("it reports no image".to_owned()) };
+    let StudySummary::Image(image) = &point.summary.study else {
+        return Err("it reports no image".to_owned());
+    };
     if image.wrong > 0 {
         return Err(format!("{} clients have a wrong image", image.wrong));
     }
@@ -93,7 +98,9 @@ fn image(drawn: &Drawn, point: &PointResult) -> Result<(), String> {
 
 /// Every job ends with exactly the sums of its text.
 fn reduce(point: &PointResult) -> Result<(), String> {
-    let Some(reduce) = &point.summary.reduce else { return Err("it reports no job".to_owned()) };
+    let StudySummary::Reduce(reduce) = &point.summary.study else {
+        return Err("it reports no job".to_owned());
+    };
     let (finished, unfinished) = (reduce.finished, reduce.unfinished);
     if reduce.exact < finished {
         let wrong = finished - reduce.exact;
@@ -107,7 +114,9 @@ fn reduce(point: &PointResult) -> Result<(), String> {
 
 /// Every step ends with the right sums at all workers.
 fn allreduce(point: &PointResult) -> Result<(), String> {
-    let Some(all) = &point.summary.allreduce else { return Err("it reports no step".to_owned()) };
+    let StudySummary::Allreduce(all) = &point.summary.study else {
+        return Err("it reports no step".to_owned());
+    };
     let (finished, unfinished) = (all.finished, all.unfinished);
     if all.exact < finished {
         let wrong = finished - all.exact;

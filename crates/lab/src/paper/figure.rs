@@ -13,6 +13,8 @@ use crate::report::ticks::{Quantity, Scale};
 use crate::report::{charts, pods};
 use crate::results::stats::cdf;
 use crate::results::{PointResult, plain};
+use crate::study::cast;
+use crate::study::reduce::ReduceConfig;
 
 /// Width and height of a picture in pixels.
 const SIZE: (f64, f64) = (560.0, 320.0);
@@ -325,12 +327,8 @@ fn curve(figure: &Figure, result: &PointResult) -> Vec<(f64, f64)> {
             let steps = result.slowdown_curve.iter();
             steps.map(|s| (s.size_bytes as f64, if p99 { s.p99 } else { s.p50 })).collect()
         }
-        FigureKind::SendTimes => {
-            cdf(&mut result.cast.as_ref().map(|cast| cast.times_us(true)).unwrap_or_default())
-        }
-        FigureKind::WaitTimes => {
-            cdf(&mut result.cast.as_ref().map(|cast| cast.times_us(false)).unwrap_or_default())
-        }
+        FigureKind::SendTimes => cdf(&mut cast::times_us(result, true).unwrap_or_default()),
+        FigureKind::WaitTimes => cdf(&mut cast::times_us(result, false).unwrap_or_default()),
         FigureKind::JobsDone => jobs_done(result),
         FigureKind::Sweep | FigureKind::Traffic | FigureKind::Pod => Vec::new(),
     }
@@ -338,7 +336,7 @@ fn curve(figure: &Figure, result: &PointResult) -> Vec<(f64, f64)> {
 
 /// The number of completed jobs at each completion.
 fn jobs_done(result: &PointResult) -> Vec<(f64, f64)> {
-    let jobs = result.summary.reduce.iter().flat_map(|reduce| &reduce.jobs);
+    let jobs = result.summary.of::<ReduceConfig>().into_iter().flat_map(|reduce| &reduce.jobs);
     let mut ends: Vec<f64> = jobs.map(|job| job.finished_us).filter(|at| at.is_finite()).collect();
     ends.sort_by(f64::total_cmp);
     let counted = ends.into_iter().zip(1_u32..).map(|(at, count)| (at, f64::from(count)));

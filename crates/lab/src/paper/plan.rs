@@ -10,6 +10,7 @@ use super::{figure, papers};
 use crate::error::{ScenarioError, nearest};
 use crate::scenario::host::NO_COSTS;
 use crate::scenario::{PointSpec, Scenario, ScenarioText, World};
+use crate::study;
 use crate::testbed::WorkerCommand;
 
 /// The user's request.
@@ -267,8 +268,8 @@ const NO_HOSTS: &str = "it compares the simulator with real hosts, which need Li
 /// The key that distinguishes the points of the two worlds.
 const WORLD: &str = "world";
 
-/// The keys that `quick` may set: they determine how much is run, and not what is compared.
-const SHRINKABLE: [&str; 22] = [
+/// The keys that `quick` may set beside the sizes of kinds of workload: they determine how much is run, and not what is compared.
+const SHRINKABLE: [&str; 15] = [
     "measure.messages",
     "measure.warmup",
     "measure.time_limit",
@@ -284,34 +285,25 @@ const SHRINKABLE: [&str; 22] = [
     "fabric.k",
     "workload.truncate",
     "workload.duration",
-    "workload.cast.files",
-    "workload.cast.scale",
-    "workload.cast.repeat",
-    "workload.image.size",
-    "workload.reduce.jobs",
-    "workload.reduce.size",
-    "workload.reduce.largest",
 ];
 
 /// Returns the reduced scenario, after checking that it differs only in size.
 fn shrink(quick: &Quick, whole: Scenario, mut small: Scenario) -> Result<Scenario, String> {
+    let of_kinds = study::KINDS.iter().flat_map(|kind| kind.sizes);
+    let shrinkable: Vec<&str> = SHRINKABLE.iter().chain(of_kinds).copied().collect();
     for set in &quick.set {
         let key = set.split('=').next().unwrap_or(set).trim();
-        if !SHRINKABLE.contains(&key) {
+        if !shrinkable.contains(&key) {
             return Err(format!(
                 "`{key}` is not a size or a number of repetitions: only {} may be set",
-                SHRINKABLE.join(", ")
+                shrinkable.join(", ")
             ));
         }
     }
     if small.points.len() != whole.points.len() {
         return Err("it has other points than the scenario; leave points out with `only`".into());
     }
-    let bytes = |point: &PointSpec| {
-        let image = point.image.as_ref().map_or(0, |image| image.image.bytes());
-        let group = point.reduce.as_ref().map_or(image, |reduce| reduce.bytes());
-        point.cast.as_ref().map_or(group, |cast| cast.bytes())
-    };
+    let bytes = |point: &PointSpec| point.study.kind().map_or(0, |kind| kind.data_bytes());
     for (less, more) in small.points.iter().zip(&whole.points) {
         let grown = [
             (less.config.measure.messages > more.config.measure.messages, "messages"),

@@ -3,10 +3,11 @@
 //! Everything that a report shows is in `summary.json` and the CSV files beside it, so that the results of other versions, of the testbed
 //! and of machines that are gone can be drawn. Nothing is run.
 
-mod null;
 mod read;
 mod series;
 mod write;
+
+pub(crate) use self::series::Rows;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};

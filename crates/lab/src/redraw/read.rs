@@ -8,14 +8,15 @@ use rackweave_sim::config::{Dark, Pod};
 use serde::Deserialize as _;
 use serde_json::Value;
 
-use super::null::Nullable;
 use super::{RedrawError, repeating, series};
 use crate::difference::flatten;
 use crate::error::OutputError;
+use crate::null::Nullable;
 use crate::output::{COMMAND_LINE, SavedDir};
 use crate::results::seeds::SEED;
 use crate::results::{PointFailure, PointResult, PointSummary};
 use crate::scenario::{Scenario, ScenarioText, World};
+use crate::study::{self, StudySummary};
 use crate::sweep::SWEEP;
 use crate::tables::Table;
 
@@ -26,7 +27,7 @@ pub(super) const RESOLVED: &str = "scenario.resolved.toml";
 const NEEDED: [&str; 5] = ["points", "slowdown_curve", "latency_cdf", "queues", "links"];
 
 /// The tables that only some runs write.
-const FURTHER: [&str; 5] = ["goodput", "traffic", "circuits", "cast_files", "cast_receivers"];
+const FURTHER: [&str; 3] = ["goodput", "traffic", "circuits"];
 
 /// A result.
 #[derive(Debug)]
@@ -136,9 +137,10 @@ impl Source {
             summaries.into_iter().zip(&self.indices).map(point).collect();
         let mut by_index: BTreeMap<u64, &mut PointResult> =
             self.indices.iter().copied().zip(&mut points).collect();
-        for name in NEEDED.into_iter().chain(FURTHER) {
+        let of_kinds = study::KINDS.iter().flat_map(|kind| kind.drawn.iter().copied());
+        for name in NEEDED.into_iter().chain(FURTHER).chain(of_kinds) {
             let is_there = self.folder.join(format!("{name}.csv")).exists();
-            if !is_there && FURTHER.contains(&name) {
+            if !is_there && !NEEDED.contains(&name) {
                 continue;
             }
             series::add(&self.table(name)?, &mut by_index).map_err(|column| {
@@ -146,10 +148,9 @@ impl Source {
             })?;
         }
         for PointResult { summary, goodput, .. } in &mut points {
-            // Streams without goodput have no rows. A cast is not one of the streams.
-            let to_many = summary.cast.is_some() || summary.image.is_some();
-            let is_group = to_many || summary.reduce.is_some() || summary.allreduce.is_some();
-            let streams = summary.background.len() + usize::from(!is_group);
+            // Streams without goodput have no rows. A kind of workload is not one of the streams.
+            let is_stream = matches!(summary.study, StudySummary::Messages);
+            let streams = summary.background.len() + usize::from(is_stream);
             if !goodput.bytes.is_empty() && goodput.bytes.len() < streams {
                 goodput.bytes.resize(streams, Vec::new());
             }

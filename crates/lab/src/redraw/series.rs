@@ -7,6 +7,7 @@ use rackweave_sim::config::Circuits;
 use rackweave_sim::result::{Goodput, LinkStats, QueueSample};
 
 use crate::results::{CurvePoint, PointResult, TrafficSeries};
+use crate::study;
 use crate::tables::Table;
 
 /// Adds the rows of a table to the points that they are of. Tables that no chart needs are ignored.
@@ -82,16 +83,7 @@ pub(super) fn add(
             });
         }
         "circuits" => circuits(&rows, points)?,
-        "cast_files" | "cast_receivers" => {
-            let is_sending = table.name == "cast_files";
-            let times = rows.reals(if is_sending { "send_us" } else { "wait_us" })?;
-            rows.each(points, |row, point| {
-                let (sending, waiting) = point.cast_times_us.get_or_insert_default();
-                let own = if is_sending { sending } else { waiting };
-                own.extend(Some(times.at(row)).filter(|us| us.is_finite()));
-            });
-        }
-        _ => {}
+        _ => study::restore(table, points)?,
     }
     Ok(())
 }
@@ -156,25 +148,25 @@ fn time(us: f64) -> Time {
 }
 
 /// The rows of a table.
-struct Rows<'a> {
+pub(crate) struct Rows<'a> {
     table: &'a Table,
     point: Column<'a, u64>,
 }
 
 /// A column, in which a missing value is what `missing` says.
-struct Column<'a, T> {
+pub(crate) struct Column<'a, T> {
     values: &'a [Option<T>],
     missing: T,
 }
 
 impl<T: Clone> Column<'_, T> {
-    fn at(&self, row: usize) -> T {
+    pub(crate) fn at(&self, row: usize) -> T {
         self.values.get(row).cloned().flatten().unwrap_or_else(|| self.missing.clone())
     }
 }
 
 impl<'a> Rows<'a> {
-    fn of(table: &'a Table) -> Result<Self, String> {
+    pub(crate) fn of(table: &'a Table) -> Result<Self, String> {
         let point = counts(table, "point")?;
         Ok(Self { table, point })
     }
@@ -183,7 +175,7 @@ impl<'a> Rows<'a> {
         counts(self.table, name)
     }
 
-    fn reals(&self, name: &str) -> Result<Column<'a, f64>, String> {
+    pub(crate) fn reals(&self, name: &str) -> Result<Column<'a, f64>, String> {
         let values = self.table.reals(name).ok_or_else(|| name.to_owned())?;
         Ok(Column { values, missing: f64::NAN })
     }
@@ -194,7 +186,7 @@ impl<'a> Rows<'a> {
     }
 
     /// Passes each row to the function, with the point that it is of.
-    fn each(
+    pub(crate) fn each(
         &self,
         points: &mut BTreeMap<u64, &mut PointResult>,
         mut add: impl FnMut(usize, &mut PointResult),

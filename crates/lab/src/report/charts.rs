@@ -432,26 +432,26 @@ fn latency(points: &[PointResult], facet: &Facet, tail: bool) -> Chart {
     chart
 }
 
-/// Returns the section on send and wait times of casts; `None` if no point has a cast.
-pub(super) fn cast_section(points: &[PointResult]) -> Option<Section> {
-    points.iter().find(|point| point.cast_times_us(true).is_some())?;
+/// A distribution that is compared: its name, what its shares are of, and its values of a point in microseconds.
+pub(crate) type Distribution<'a> = (&'a str, &'a str, &'a dyn Fn(&PointResult) -> Vec<f64>);
+
+/// Returns charts of cumulative distributions, a row for each.
+pub(crate) fn cumulative(points: &[PointResult], distributions: &[Distribution<'_>]) -> Section {
     let layout = Layout::of(points);
-    let charts = |sending: bool| -> Vec<Chart> {
+    let row = |distribution: &Distribution<'_>| {
+        let facets = layout.facets.iter();
         let mut charts: Vec<Chart> =
-            layout.facets.iter().map(|facet| cast_times(points, facet, sending)).collect();
+            facets.map(|facet| shares(points, facet, *distribution)).collect();
         share_axes(&mut charts);
-        charts
+        Row { folded_as: None, charts }
     };
-    Some(Section {
+    Section {
         title: String::new(),
         text: String::new(),
         legend: layout.legend(false),
-        rows: vec![
-            Row { folded_as: None, charts: charts(true) },
-            Row { folded_as: None, charts: charts(false) },
-        ],
+        rows: distributions.iter().map(row).collect(),
         note: layout.note,
-    })
+    }
 }
 
 /// Returns the chart of the 99th percentile of slowdown of the streams beside the measured workload, larger and with a `title`, for a file.
@@ -656,17 +656,11 @@ pub(crate) fn traffic(point: &PointResult, title: String, size: (f64, f64)) -> C
     }
 }
 
-fn cast_times(points: &[PointResult], facet: &Facet, sending: bool) -> Chart {
-    let (what, share) = if sending {
-        ("Send times", "share of files")
-    } else {
-        ("Wait times of receivers", "share of waits")
-    };
+fn shares(points: &[PointResult], facet: &Facet, distribution: Distribution<'_>) -> Chart {
+    let (what, share, values) = distribution;
     let x = Axis::new("time", Scale::Log, Quantity::Micros);
     let y = Axis::new(share, Scale::Linear, Quantity::Fraction).between(0.0, 1.0);
-    let mut chart = facet.chart(points, what, (x, y), |point| {
-        point.cast_times_us(sending).map_or_else(Vec::new, |mut times| cdf(&mut times))
-    });
+    let mut chart = facet.chart(points, what, (x, y), |point| cdf(&mut values(point)));
     for series in &mut chart.series {
         series.step = true;
     }

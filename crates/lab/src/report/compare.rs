@@ -11,10 +11,10 @@ use crate::results::{PointResult, PointSummary, SizeBucket, StreamSummary};
 const BOUND: &str = "srpt-oracle";
 
 /// A column that the report shows, with its presentation.
-pub(super) type ShownColumn<T> = (&'static Column<T>, Shown);
+pub(crate) type ShownColumn<T> = (&'static Column<T>, Shown);
 
 /// Returns the columns of `all` that the report shows.
-pub(super) fn shown<T>(all: &'static [Column<T>]) -> impl Iterator<Item = ShownColumn<T>> {
+pub(crate) fn shown<T>(all: &'static [Column<T>]) -> impl Iterator<Item = ShownColumn<T>> {
     all.iter().filter_map(|column| Some((column, column.shown?)))
 }
 

@@ -3,6 +3,7 @@
 //! The page is also well-formed XML, which the tests check.
 
 use std::fmt::Write;
+use std::marker::PhantomData;
 
 use rackweave_sim::result::End;
 use serde_json::Value;
@@ -11,10 +12,9 @@ use super::charts::{self, Section};
 use super::compare::{self, ShownColumn, bucket, shown};
 use super::svg::{self, Look, PodChart, Theme, escape};
 use super::{Head, heat, number, pods, verdict};
-use crate::results::columns::{
-    ALLREDUCE, ALLREDUCE_STEP, CAST, IMAGE, IMAGE_CLIENT, RECEIVER, REDUCE, REDUCE_JOB,
-};
+use crate::results::columns::Column;
 use crate::results::{PointResult, SizeBucket, StreamSummary, end_name};
+use crate::study::{self, Kind};
 
 /// The style sheet of the page, without the lines' colours.
 pub(crate) const STYLE: &str = include_str!("report.css");
@@ -47,14 +47,12 @@ pub fn render(head: &Head, points: &[PointResult]) -> String {
     } else {
         warnings(&mut page, points);
         summary(&mut page, points);
-        cast(&mut page, points);
-        image(&mut page, points);
-        reduce(&mut page, points);
+        kinds(&mut page, points, false);
         circuits(&mut page, points);
         if let Some(section) = charts::traffic_section(points) {
             figures(&mut page, &section);
         }
-        allreduce(&mut page, points);
+        kinds(&mut page, points, true);
         let mut sections = charts::sections(points).into_iter().peekable();
         while let Some(section) = sections.next_if(|s| s.title != charts::LATENCY_TITLE) {
             figures(&mut page, &section);
@@ -242,77 +240,74 @@ fn summary(page: &mut String, points: &[PointResult]) {
     page.push_str("</p></section>\n");
 }
 
-/// Writes the tables of casts.
-fn cast(page: &mut String, points: &[PointResult]) {
-    if points.iter().all(|point| point.summary.cast.is_none()) {
-        return;
+/// Writes the sections of the kinds of workload that precede the circuits and the traffic over time, or follow them.
+fn kinds(page: &mut String, points: &[PointResult], after_traffic: bool) {
+    for kind in study::KINDS.iter().filter(|kind| kind.section_after_traffic == after_traffic) {
+        (kind.section)(page, points);
     }
-    page.push_str(
-        "<section><h2>Files to many</h2>\n<p>Execution is the time from the first chunk of the first \
-         file to the last acknowledgement of the last one. A file is sent from its first chunk to its \
-         last acknowledgement; a receiver waits from its acknowledgement of one file until the next one \
-         is there. Copies are bytes on the sender's links, headers included, for each byte of the files.\
-         </p>\n",
-    );
-    let casts = points.iter().zip(charts::looks(points));
-    let casts = casts.filter_map(|(p, look)| Some((p, look, p.summary.cast.as_ref()?)));
-    plain_table(page, &shown(CAST).collect::<Vec<_>>(), casts);
-    page.push_str("<details><summary>Each receiver</summary>");
-    let receivers = points.iter().flat_map(|point| {
-        let receivers = point.summary.cast.iter().flat_map(|cast| &cast.receivers);
-        receivers.map(move |receiver| (point, None, receiver))
-    });
-    plain_table(page, &shown(RECEIVER).collect::<Vec<_>>(), receivers);
-    page.push_str("</details>\n");
-    if let Some(section) = charts::cast_section(points) {
-        figure_rows(page, &section);
-    }
-    page.push_str("</section>\n");
 }
 
-/// Writes the tables of images.
-fn image(page: &mut String, points: &[PointResult]) {
-    if points.iter().all(|point| point.summary.image.is_none()) {
-        return;
-    }
-    page.push_str(
-        "<section><h2>An image for many</h2>\n<p>The run time of a client is the time from its start \
-         until it has written the image; the makespan is that from the first start until all have. \
-         Copies are bytes of the image that the server has sent for each byte of it, and the duplicate \
-         share is the part of them that it had sent before.</p>\n",
-    );
-    let images = points.iter().zip(charts::looks(points));
-    let images = images.filter_map(|(p, look)| Some((p, look, p.summary.image.as_ref()?)));
-    plain_table(page, &shown(IMAGE).collect::<Vec<_>>(), images);
-    page.push_str("<details><summary>Each client</summary>");
-    let clients = points.iter().flat_map(|point| {
-        let clients = point.summary.image.iter().flat_map(|image| &image.clients);
-        clients.map(move |client| (point, None, client))
-    });
-    plain_table(page, &shown(IMAGE_CLIENT).collect::<Vec<_>>(), clients);
-    page.push_str("</details>\n</section>\n");
+/// The section of the page on the points of a kind of workload.
+pub(crate) struct KindSection<'a, K> {
+    page: &'a mut String,
+    points: &'a [PointResult],
+    kind: PhantomData<K>,
 }
 
-/// Writes the tables of jobs.
-fn reduce(page: &mut String, points: &[PointResult]) {
-    if points.iter().all(|point| point.summary.reduce.is_none()) {
-        return;
+impl<'a, K: Kind> KindSection<'a, K> {
+    /// Writes the section, if there is a point of the kind.
+    pub(crate) fn write(page: &mut String, points: &[PointResult]) {
+        if points.iter().all(|point| point.summary.of::<K>().is_none()) {
+            return;
+        }
+        let before = page.len();
+        K::section(&mut KindSection { page, points, kind: PhantomData });
+        if page.len() > before {
+            page.push_str("</section>\n");
+        }
     }
-    page.push_str(
-        "<section><h2>Jobs</h2>\n<p>A job completes when its master has reduced all sums. Pairs to masters are the \
-         pairs and sums that reached them for each pair that workers had; the least that can is one for each \
-         distinct word.</p>\n",
-    );
-    let jobs = points.iter().zip(charts::looks(points));
-    let jobs = jobs.filter_map(|(p, look)| Some((p, look, p.summary.reduce.as_ref()?)));
-    plain_table(page, &shown(REDUCE).collect::<Vec<_>>(), jobs);
-    page.push_str("<details><summary>Each job</summary>");
-    let jobs = points.iter().flat_map(|point| {
-        let jobs = point.summary.reduce.iter().flat_map(|reduce| &reduce.jobs);
-        jobs.map(move |job| (point, None, job))
-    });
-    plain_table(page, &shown(REDUCE_JOB).collect::<Vec<_>>(), jobs);
-    page.push_str("</details>\n</section>\n");
+
+    pub(crate) const fn points(&self) -> &'a [PointResult] {
+        self.points
+    }
+
+    /// Writes the heading, and a text that says what the measures are, with markup.
+    pub(crate) fn head(&mut self, title: &str, text: &str) {
+        let _ = writeln!(self.page, "<section><h2>{title}</h2>\n<p>{text}</p>");
+    }
+
+    /// Writes a table with a row for each point.
+    pub(crate) fn table(&mut self, columns: &'static [Column<K::Summary>]) {
+        let rows = self.points.iter().zip(charts::looks(self.points));
+        let rows = rows.filter_map(|(p, look)| Some((p, look, p.summary.of::<K>()?)));
+        plain_table(self.page, &shown(columns).collect::<Vec<_>>(), rows);
+    }
+
+    /// Writes a table with any number of rows for each point, which is folded.
+    pub(crate) fn each<T: 'static>(
+        &mut self,
+        title: &str,
+        columns: &'static [Column<T>],
+        rows: fn(&K::Summary) -> &[T],
+    ) {
+        let _ = write!(self.page, "<details><summary>{title}</summary>");
+        let rows = self.points.iter().flat_map(|point| {
+            let rows = point.summary.of::<K>().into_iter().flat_map(rows);
+            rows.map(move |row| (point, None, row))
+        });
+        plain_table(self.page, &shown(columns).collect::<Vec<_>>(), rows);
+        self.page.push_str("</details>\n");
+    }
+
+    /// Writes the names of the lines of charts.
+    pub(crate) fn legend(&mut self, charts: &Section) {
+        legend(self.page, charts);
+    }
+
+    /// Writes charts.
+    pub(crate) fn charts(&mut self, charts: &Section) {
+        figure_rows(self.page, charts);
+    }
 }
 
 /// Writes the charts of circuits over time.
@@ -348,32 +343,6 @@ fn circuits(page: &mut String, points: &[PointResult]) {
         page.push_str("</details>\n");
     }
     page.push_str("</section>\n");
-}
-
-/// Writes the tables of all-reduces.
-fn allreduce(page: &mut String, points: &[PointResult]) {
-    if points.iter().all(|point| point.summary.allreduce.is_none()) {
-        return;
-    }
-    page.push_str(
-        "<section><h2>All-reduce</h2>\n<p>A step ends when the last worker has the sums of all vectors. The rate of a \
-         worker counts the bytes of its vectors; that of the bus is <i>2 (n - 1) / n</i> times as much. At most: the rate \
-         of the link without the headers.</p>\n",
-    );
-    let rows = points.iter().zip(charts::looks(points));
-    let rows = rows.filter_map(|(p, look)| Some((p, look, p.summary.allreduce.as_ref()?)));
-    plain_table(page, &shown(ALLREDUCE).collect::<Vec<_>>(), rows);
-    if let Some(section) = super::allreduce::section(points) {
-        legend(page, &section);
-        figure_rows(page, &section);
-    }
-    page.push_str("<details><summary>Each step</summary>");
-    let steps = points.iter().flat_map(|point| {
-        let steps = point.summary.allreduce.iter().flat_map(|allreduce| &allreduce.steps);
-        steps.map(move |step| (point, None, step))
-    });
-    plain_table(page, &shown(ALLREDUCE_STEP).collect::<Vec<_>>(), steps);
-    page.push_str("</details>\n</section>\n");
 }
 
 /// Writes the table of the streams beside the measured workload.

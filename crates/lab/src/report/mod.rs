@@ -12,7 +12,6 @@
 //!
 //! The modules do no I/O and read neither terminal nor clock, so that equal input gives equal bytes.
 
-mod allreduce;
 pub mod charts;
 pub(crate) mod compare;
 mod heat;

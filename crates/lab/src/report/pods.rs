@@ -3,8 +3,8 @@
 use rackweave_sim::config::Circuits;
 
 use super::svg::{JobPhase, JobRow, Lane, PodChart, Stretch};
-use crate::reduce::JobSummary;
 use crate::results::PointResult;
+use crate::study::reduce::{JobSummary, ReduceConfig};
 
 /// The most jobs that are drawn.
 const MAX_JOBS: usize = 24;
@@ -12,7 +12,8 @@ const MAX_JOBS: usize = 24;
 /// Returns the chart of a point's circuits and jobs; `None` if its fabric has no optical circuit switch.
 pub(crate) fn chart(point: &PointResult, title: &str) -> Option<PodChart> {
     let last = point.circuits.last()?;
-    let jobs: &[JobSummary] = point.summary.reduce.as_ref().map_or(&[], |reduce| &reduce.jobs[..]);
+    let jobs = point.summary.of::<ReduceConfig>();
+    let jobs: &[JobSummary] = jobs.map_or(&[], |reduce| &reduce.jobs);
     let ends = jobs.iter().map(|job| job.finished_us).filter(|at| at.is_finite());
     let until = ends.fold(0.0, f64::max);
     let until = if until > 0.0 { until } else { point.summary.simulated_us };

@@ -9,8 +9,9 @@ use super::compare::{
     self, best_in, best_in_bucket, bucket, bucket_edges, measures, with_equal_buckets,
 };
 use super::{number, verdict};
-use crate::results::columns::{Kind, REDUCE};
+use crate::results::columns;
 use crate::results::{PointResult, SizeBucket, StreamSummary};
+use crate::study::{self, Kind, TerminalTable};
 
 /// The capabilities of the terminal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -54,7 +55,9 @@ pub fn render(points: &[PointResult], width: usize, style: Style) -> String {
     let labels = labels(points, width);
     let mut text = summary(points, &labels, width, style);
     text.push_str(&by_size(points, &labels, width, style));
-    text.push_str(&jobs(points, width, style));
+    for kind in study::KINDS {
+        text.push_str(&(kind.terminal)(points, width, style));
+    }
     text.push_str(&streams(points, width, style));
     let warnings: Vec<String> = points.iter().filter_map(compare::warning).collect();
     if !warnings.is_empty() {
@@ -112,9 +115,10 @@ fn summary(points: &[PointResult], labels: &Strip, width: usize, style: Style) -
     }
 }
 
-/// Returns the table of jobs whose pairs are added up, with the share of pairs that reaches masters.
-fn jobs(points: &[PointResult], width: usize, style: Style) -> String {
-    let rows = || points.iter().filter_map(|p| p.summary.reduce.as_ref().map(|jobs| (p, jobs)));
+/// Returns the table of a kind of workload; empty if it has none, or no point is of the kind.
+pub(crate) fn kind_table<K: Kind>(points: &[PointResult], width: usize, style: Style) -> String {
+    let Some(TerminalTable(title, columns)) = K::TERMINAL else { return String::new() };
+    let rows = || points.iter().filter_map(|p| p.summary.of::<K>().map(|of| (p, of)));
     if rows().next().is_none() {
         return String::new();
     }
@@ -126,11 +130,11 @@ fn jobs(points: &[PointResult], width: usize, style: Style) -> String {
         cells: rows().map(|(p, _)| label(p)).collect(),
         left: true,
     };
-    let mut columns: Vec<_> = compare::shown(REDUCE).collect();
+    let mut columns: Vec<_> = compare::shown(columns).collect();
     loop {
         let strips = columns.iter().map(|(column, shown)| {
-            let text = |jobs| compare::text(&(column.get)(jobs), shown.unit);
-            let cells = rows().map(|(_, jobs)| Cell { text: text(jobs), best: false });
+            let text = |of| compare::text(&(column.get)(of), shown.unit);
+            let cells = rows().map(|(_, of)| Cell { text: text(of), best: false });
             let (heading, name) = (shown.group.to_owned(), shown.name.to_owned());
             Strip { heading, name, cells: cells.collect(), left: false }
         });
@@ -138,7 +142,7 @@ fn jobs(points: &[PointResult], width: usize, style: Style) -> String {
         let all: Vec<&Strip> = std::iter::once(&points).chain(&strips).collect();
         let rank = columns.iter().map(|(_, shown)| shown.rank).max().unwrap_or(0);
         if total_width(&all) <= width || rank == 0 {
-            return format!("\nJobs\n{}", draw(&all, style));
+            return format!("\n{title}\n{}", draw(&all, style));
         }
         columns.retain(|(_, shown)| shown.rank < rank);
     }
@@ -168,7 +172,7 @@ fn streams(points: &[PointResult], width: usize, style: Style) -> String {
             Cell { text: printable(&text), best: false }
         };
         let (heading, name) = (String::new(), shown.name.to_owned());
-        let left = column.kind == Kind::Text;
+        let left = column.kind == columns::Kind::Text;
         Strip { heading, name, cells: rows().map(cell).collect(), left }
     });
     let strips: Vec<Strip> = strips.collect();

@@ -11,11 +11,6 @@ use super::{
     CurvePoint, GoodputSample, PointSummary, SeedSpread, SizeBucket, Spread, StreamSummary,
     TrafficSample,
 };
-use crate::allreduce::{AllreduceSummary, StepSummary};
-use crate::cast::{CastSummary, ReceiverSummary};
-use crate::image::{ClientSummary, ImageSummary};
-use crate::reduce::{JobSummary, ReduceSummary};
-use rackweave_group::app::CastTimes;
 
 /// One column: its heading with the unit, and its value in a row.
 pub(crate) struct Column<T: 'static> {
@@ -143,11 +138,15 @@ impl<'a, T: Into<Self>> From<Option<T>> for Value<'a> {
     }
 }
 
-const fn column<T>(name: &'static str, kind: Kind, get: fn(&T) -> Value<'_>) -> Column<T> {
+pub(crate) const fn column<T>(
+    name: &'static str,
+    kind: Kind,
+    get: fn(&T) -> Value<'_>,
+) -> Column<T> {
     Column { name, kind, get, shown: None }
 }
 
-const fn shown<T>(
+pub(crate) const fn shown<T>(
     name: &'static str,
     kind: Kind,
     shown: Shown,
@@ -157,11 +156,11 @@ const fn shown<T>(
 }
 
 /// A column that only the report has, whose values may be of any kind.
-const fn reported<T>(shown: Shown, get: fn(&T) -> Value<'_>) -> Column<T> {
+pub(crate) const fn reported<T>(shown: Shown, get: fn(&T) -> Value<'_>) -> Column<T> {
     Column { name: "", kind: Real, get, shown: Some(shown) }
 }
 
-const PLAIN: Shown = Shown {
+pub(crate) const PLAIN: Shown = Shown {
     group: "",
     name: "",
     unit: Unit::None,
@@ -394,180 +393,8 @@ pub(crate) const ROUND_TRIP: &[Column<MeasuredRoundTrip>] = &[
     column("samples", Count, |trip| trip.samples.into()),
 ];
 
-/// The columns for a file of a cast.
-pub(crate) const CAST_FILE: &[Column<CastTimes>] = &[
-    column("file", Count, |file| u64::from(file.cast).into()),
-    column("bytes", Count, |file| file.bytes.into()),
-    column("begun_us", Real, |file| file.begun.into()),
-    column("ended_us", Real, |file| file.ended.into()),
-    column("send_us", Real, |file| file.ended.map(|at| at.since(file.begun)).into()),
-];
-
-/// The delivery of a file to one receiver of a cast.
-pub(crate) struct Arrival {
-    pub(crate) host: HostId,
-    pub(crate) file: u64,
-    pub(crate) completed: Time,
-    /// The time since the delivery of the previous file; `None` for the first file.
-    pub(crate) wait: Option<Span>,
-}
-
-pub(crate) const CAST_RECEIVER: &[Column<Arrival>] = &[
-    column("host", Count, |arrival| arrival.host.into()),
-    column("file", Count, |arrival| arrival.file.into()),
-    column("completed_us", Real, |arrival| arrival.completed.into()),
-    column("wait_us", Real, |arrival| arrival.wait.into()),
-];
-
-const MICROS: Shown = Shown { unit: Unit::Micros, ..PLAIN };
-
-/// The columns for a cast in the report.
-pub(crate) const CAST: &[Column<CastSummary>] = &[
-    reported(Shown { name: "copied by", ..PLAIN }, |cast| (&*cast.copied_by).into()),
-    reported(Shown { name: "execution", ..MICROS }, |cast| cast.execution_us.into()),
-    reported(Shown { name: "Gbit/s each", ..PLAIN }, |cast| cast.receiver_gbps.into()),
-    reported(Shown { name: "copies", ..PLAIN }, |cast| cast.copies.into()),
-    reported(Shown { name: "send p50", ..MICROS }, |cast| cast.send_us.p50.into()),
-    reported(Shown { name: "send p99", ..MICROS }, |cast| cast.send_us.p99.into()),
-    reported(Shown { name: "wait p50", ..MICROS }, |cast| cast.wait_us.p50.into()),
-    reported(Shown { name: "wait p99", ..MICROS }, |cast| cast.wait_us.p99.into()),
-    reported(Shown { name: "retransmitted", unit: Unit::Bytes, ..PLAIN }, |cast| {
-        cast.repaired_bytes.into()
-    }),
-    reported(Shown { name: "detached", unit: Unit::Count, ..PLAIN }, |cast| cast.detached.into()),
-    reported(Shown { name: "lost", unit: Unit::Count, ..PLAIN }, |cast| cast.lost.into()),
-];
-
-/// The columns for an image in the report.
-pub(crate) const IMAGE: &[Column<ImageSummary>] = &[
-    reported(Shown { name: "mean", group: "run time", ..MICROS }, |i| i.run_us.mean.into()),
-    reported(Shown { name: "first", group: "run time", ..MICROS }, |i| i.run_us.min.into()),
-    reported(Shown { name: "last", group: "run time", ..MICROS }, |i| i.run_us.max.into()),
-    reported(Shown { name: "makespan", ..MICROS }, |i| i.makespan_us.into()),
-    reported(Shown { name: "copies", ..PLAIN }, |i| i.copies.into()),
-    reported(Shown { name: "duplicate share", ..PLAIN }, |i| i.duplicate_share.into()),
-    reported(Shown { name: "trunks", unit: Unit::Bytes, ..PLAIN }, |i| i.trunk_bytes.into()),
-    reported(Shown { name: "messages", unit: Unit::Count, ..PLAIN }, |i| i.messages.into()),
-    reported(Shown { name: "messages/s", ..PLAIN }, |i| i.messages_per_s.into()),
-    reported(Shown { name: "from clients", unit: Unit::Bytes, ..PLAIN }, |i| {
-        i.from_peers_bytes.into()
-    }),
-    reported(Shown { name: "longest queue", group: "switches", unit: Unit::Count, ..PLAIN }, |i| {
-        i.switches.max_queue.into()
-    }),
-    reported(Shown { name: "dropped", unit: Unit::Bytes, ..PLAIN }, |i| i.dropped_bytes.into()),
-    reported(Shown { name: "incomplete", unit: Unit::Count, ..PLAIN }, |i| i.incomplete.into()),
-];
-
-/// The columns for a client of an image, for `image_clients.csv` and the report.
-pub(crate) const IMAGE_CLIENT: &[Column<ClientSummary>] = &[
-    shown("host", Count, Shown { name: "host", ..PLAIN }, |c| Value::Count(u64::from(c.host))),
-    shown("start_us", Real, Shown { name: "start", ..MICROS }, |c| c.start_us.into()),
-    shown("receive_us", Real, Shown { name: "received after", ..MICROS }, |c| c.receive_us.into()),
-    shown("run_us", Real, Shown { name: "run time", ..MICROS }, |c| c.run_us.into()),
-    shown("concurrency", Real, Shown { name: "beside others", ..PLAIN }, |c| c.concurrency.into()),
-    shown("received_bytes", Count, Shown { name: "received", unit: Unit::Bytes, ..PLAIN }, |c| {
-        c.received_bytes.into()
-    }),
-    shown(
-        "from_peers_bytes",
-        Count,
-        Shown { name: "from clients", unit: Unit::Bytes, ..PLAIN },
-        |c| c.from_peers_bytes.into(),
-    ),
-    shown("served_bytes", Count, Shown { name: "served", unit: Unit::Bytes, ..PLAIN }, |c| {
-        c.served_bytes.into()
-    }),
-    shown("duplicate_bytes", Count, Shown { name: "again", unit: Unit::Bytes, ..PLAIN }, |c| {
-        c.duplicate_bytes.into()
-    }),
-    shown("dropped_bytes", Count, Shown { name: "dropped", unit: Unit::Bytes, ..PLAIN }, |c| {
-        c.dropped_bytes.into()
-    }),
-    shown("requests", Count, Shown { name: "requests", unit: Unit::Count, ..PLAIN }, |c| {
-        c.requests.into()
-    }),
-    column("rerequests", Count, |c| c.rerequests.into()),
-];
-
-/// The columns for jobs in the report.
-pub(crate) const REDUCE: &[Column<ReduceSummary>] = &[
-    reported(Shown { name: "mean", group: "completion", ..MICROS }, |r| r.jct_us.mean.into()),
-    reported(Shown { name: "first", group: "completion", rank: 2, ..MICROS }, |r| {
-        r.jct_us.min.into()
-    }),
-    reported(Shown { name: "last", group: "completion", rank: 2, ..MICROS }, |r| {
-        r.jct_us.max.into()
-    }),
-    reported(Shown { name: "upload", ..MICROS }, |r| r.upload_us.mean.into()),
-    reported(Shown { name: "pairs to masters", ..PLAIN }, |r| r.to_master.into()),
-    reported(Shown { name: "at least", ..PLAIN }, |r| r.to_master_bound.into()),
-    reported(Shown { name: "trunks", unit: Unit::Bytes, rank: 1, ..PLAIN }, |r| {
-        r.trunk_bytes.into()
-    }),
-    reported(Shown { name: "exact", unit: Unit::Count, rank: 1, ..PLAIN }, |r| r.exact.into()),
-    reported(Shown { name: "finished", unit: Unit::Count, rank: 2, ..PLAIN }, |r| {
-        r.finished.into()
-    }),
-    reported(Shown { name: "unfinished", unit: Unit::Count, rank: 1, ..PLAIN }, |r| {
-        r.unfinished.into()
-    }),
-];
-
-/// The columns for a job, for `reduce_jobs.csv` and the report.
-pub(crate) const REDUCE_JOB: &[Column<JobSummary>] = &[
-    shown("job", Count, Shown { name: "job", ..PLAIN }, |j| Value::Count(u64::from(j.job))),
-    shown("master", Count, Shown { name: "master", ..PLAIN }, |j| {
-        Value::Count(u64::from(j.master))
-    }),
-    shown("workers", Count, Shown { name: "workers", unit: Unit::Count, ..PLAIN }, |j| {
-        j.workers.into()
-    }),
-    shown("bytes", Count, Shown { name: "data", unit: Unit::Bytes, ..PLAIN }, |j| j.bytes.into()),
-    shown("start_us", Real, Shown { name: "start", ..MICROS }, |j| j.start_us.into()),
-    shown("ready_us", Real, Shown { name: "ready", ..MICROS }, |j| j.ready_us.into()),
-    shown("granted_us", Real, Shown { name: "upload begins", ..MICROS }, |j| j.granted_us.into()),
-    shown("uploaded_us", Real, Shown { name: "uploaded", ..MICROS }, |j| j.uploaded_us.into()),
-    shown("finished_us", Real, Shown { name: "finished", ..MICROS }, |j| j.finished_us.into()),
-    shown("words", Count, Shown { name: "words", unit: Unit::Count, ..PLAIN }, |j| j.words.into()),
-    shown("pairs", Count, Shown { name: "pairs", unit: Unit::Count, ..PLAIN }, |j| j.pairs.into()),
-    shown("received", Count, Shown { name: "to the master", unit: Unit::Count, ..PLAIN }, |j| {
-        j.received.into()
-    }),
-    shown("epochs", Count, Shown { name: "epochs", unit: Unit::Count, ..PLAIN }, |j| {
-        j.epochs.into()
-    }),
-    column("slots", Count, |j| j.slots.into()),
-    column("missing", Count, |j| j.missing.into()),
-    column("wrong", Count, |j| j.wrong.into()),
-    column("exact", Count, |j| u64::from(j.exact).into()),
-];
-
-/// The columns for an all-reduce in the report.
-pub(crate) const ALLREDUCE: &[Column<AllreduceSummary>] = &[
-    reported(Shown { name: "workers", unit: Unit::Count, ..PLAIN }, |r| r.workers.into()),
-    reported(Shown { name: "vector", unit: Unit::Bytes, ..PLAIN }, |r| r.vector_bytes.into()),
-    reported(Shown { name: "mean", group: "step", ..MICROS }, |r| r.step_us.mean.into()),
-    reported(Shown { name: "longest", group: "step", ..MICROS }, |r| r.step_us.max.into()),
-    reported(Shown { name: "worker", group: "Gbit/s", ..PLAIN }, |r| r.worker_gbps.into()),
-    reported(Shown { name: "bus", group: "Gbit/s", ..PLAIN }, |r| r.bus_gbps.into()),
-    reported(Shown { name: "at most", group: "Gbit/s", ..PLAIN }, |r| r.bound_gbps.into()),
-    reported(Shown { name: "sent again", unit: Unit::Count, ..PLAIN }, |r| r.retransmitted.into()),
-    reported(Shown { name: "exact", unit: Unit::Count, ..PLAIN }, |r| r.exact.into()),
-    reported(Shown { name: "finished", unit: Unit::Count, ..PLAIN }, |r| r.finished.into()),
-    reported(Shown { name: "unfinished", unit: Unit::Count, ..PLAIN }, |r| r.unfinished.into()),
-];
-
-/// The columns for a step of an all-reduce, for `allreduce_steps.csv` and the report.
-pub(crate) const ALLREDUCE_STEP: &[Column<StepSummary>] = &[
-    shown("step", Count, Shown { name: "step", ..PLAIN }, |s| s.step.into()),
-    shown("start_us", Real, Shown { name: "start", ..MICROS }, |s| s.start_us.into()),
-    shown("end_us", Real, Shown { name: "end", ..MICROS }, |s| s.end_us.into()),
-    shown("step_us", Real, Shown { name: "time", ..MICROS }, |s| s.step_us.into()),
-    shown("exact", Count, Shown { name: "exact at workers", unit: Unit::Count, ..PLAIN }, |s| {
-        s.exact.into()
-    }),
-];
+/// A time in microseconds.
+pub(crate) const MICROS: Shown = Shown { unit: Unit::Micros, ..PLAIN };
 
 /// The columns for a stream beside the measured workload, for `streams.csv` and the report.
 pub(crate) const STREAM: &[Column<StreamSummary>] = &[
@@ -607,11 +434,4 @@ pub(crate) const STREAM: &[Column<StreamSummary>] = &[
         Shown { name: "timeouts", unit: Unit::Count, optional: true, ..PLAIN },
         |s| s.timeouts.into(),
     ),
-];
-
-/// The columns for a receiver of a cast in the report.
-pub(crate) const RECEIVER: &[Column<ReceiverSummary>] = &[
-    reported(Shown { name: "host", ..PLAIN }, |r| Value::Text(r.host.to_string().into())),
-    reported(Shown { name: "completed", ..MICROS }, |r| r.completed_us.into()),
-    reported(Shown { name: "longest gap", ..MICROS }, |r| r.longest_gap_us.into()),
 ];

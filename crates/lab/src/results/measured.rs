@@ -13,6 +13,7 @@ use super::{
     Spread, StreamSummary, TrafficSeries, capture_layout, end_name, naming,
 };
 use crate::scenario::{PointSpec, Unfinished};
+use crate::study::StudySummary;
 
 /// The number of steps of a slowdown curve.
 const CURVE_STEPS: usize = 100;
@@ -21,8 +22,8 @@ impl PointResult {
     /// Computes the results of a run.
     #[must_use]
     pub fn new(index: usize, spec: &PointSpec, result: RunResult, cpu_s: f64) -> Self {
-        // Casts, images and jobs are no streams of the configuration, but are measured like one.
-        let first = usize::from(is_group(spec));
+        // Kinds of workload are no streams of the configuration, but are measured like one.
+        let first = usize::from(!spec.study.is_messages());
         let streams = spec.config.streams.len() + first;
         let by_stream = by_stream(&result.messages, streams);
         // The files of a cast have their own measured time; the streams beside it are measured over the whole run.
@@ -90,11 +91,7 @@ impl PointResult {
             verified_messages: result.verified_messages,
             background: background.collect(),
             all_streams,
-            cast: None,
-            image: None,
-            reduce: None,
-            plan: None,
-            allreduce: None,
+            study: StudySummary::default(),
             doubts: Vec::new(),
             over_seeds: None,
         };
@@ -115,8 +112,7 @@ impl PointResult {
             capture_layout: capture_layout(spec),
             capture_names: result.capture_names,
             capture: Capture::Packets(result.capture),
-            cast: None,
-            cast_times_us: None,
+            detail: None,
             traffic,
             circuits: result.circuits,
             dark: spec.fabric.pod().map_or(Span::ZERO, Pod::dark_time),
@@ -179,7 +175,7 @@ fn goodput_by_sender(
 ) -> Option<Spread> {
     let mut senders: BTreeSet<HostId> = messages.iter().map(|message| message.src).collect();
     if let Some(workload) = spec.config.streams.first().map(|stream| &stream.workload)
-        && !is_group(spec)
+        && spec.study.is_messages()
         && let (Pattern::ClosedLoop { .. }, Some(range)) = (&workload.pattern, &workload.senders)
     {
         senders.extend(range.clone().map(HostId));
@@ -226,12 +222,6 @@ fn by_stream(messages: &[MessageRecord], streams: usize) -> Vec<Vec<&MessageReco
         }
     }
     by_stream
-}
-
-/// Returns whether the measured workload is none of the configuration's streams.
-fn is_group(spec: &PointSpec) -> bool {
-    let is_many_to_one = spec.reduce.is_some() || spec.allreduce.is_some();
-    spec.cast.is_some() || spec.image.is_some() || is_many_to_one || spec.plan.is_some()
 }
 
 fn queue_bytes(result: &RunResult, warmup: Span) -> QueueBytes {

@@ -25,13 +25,10 @@ use serde_json::{Map, Value};
 pub(crate) use self::naming::{plain, short_key};
 pub use self::schema::SUMMARY_SCHEMA;
 pub use self::seeds::{SeedSpread, StreamSpread};
-pub use self::stats::{CurvePoint, SizeBucket, Stats};
-use crate::allreduce::AllreduceSummary;
-use crate::cast::{CastResult, CastSummary};
-use crate::image::ImageSummary;
-use crate::plan::PlanSummary;
-use crate::reduce::ReduceSummary;
+pub(crate) use self::stats::trunk_bytes;
+pub use self::stats::{CurvePoint, Range, SizeBucket, Stats};
 use crate::scenario::{PointSpec, Scenario};
+use crate::study::{self, Listed, StudyDetail, StudySummary};
 
 /// The fields of `summary.json` that depend on the machine and its load. All others are determined by scenario and
 /// seed, byte for byte.
@@ -132,21 +129,9 @@ pub struct PointSummary {
     /// The messages of the measured stream and of those beside it together; `None` with one stream.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub all_streams: Option<StreamSummary>,
-    /// The results of the cast, if the workload is one.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub cast: Option<CastSummary>,
-    /// The results of the image, if the workload is one.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub image: Option<ImageSummary>,
-    /// The results of the jobs, if the workload is some.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub reduce: Option<ReduceSummary>,
-    /// The comparison of plans, if the workload is one.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub plan: Option<PlanSummary>,
-    /// The results of the all-reduce, if the workload is one.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub allreduce: Option<AllreduceSummary>,
+    /// The results that only a kind of workload has, as an object of its name: `cast`, `image`, ...
+    #[serde(flatten)]
+    pub study: StudySummary,
     /// For a run on real hosts, reasons why these numbers may not be trustworthy.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub doubts: Vec<String>,
@@ -339,12 +324,8 @@ pub struct PointResult {
     /// The packets that the run captured.
     #[serde(skip)]
     pub capture: Capture,
-    /// The results of the cast for every file and receiver, if the workload is a cast.
-    pub cast: Option<CastResult>,
-    /// Of stored results, the send times of a cast's files and the times that its receivers waited, in microseconds; see
-    /// [`PointResult::cast_times_us`].
-    #[serde(skip)]
-    pub(crate) cast_times_us: Option<(Vec<f64>, Vec<f64>)>,
+    /// What only files and charts show of a kind of workload.
+    pub detail: Option<StudyDetail>,
     /// The traffic that the scenario counts over time.
     pub traffic: Vec<TrafficSeries>,
     /// The circuits since the run began, and the time from which each of them was in force; empty without an optical circuit
@@ -406,14 +387,6 @@ pub struct GoodputSample {
 }
 
 impl PointResult {
-    /// Returns the send times of a cast's files if `sending`, or else the times that its receivers waited, in microseconds; `None` without
-    /// a cast.
-    pub(crate) fn cast_times_us(&self, sending: bool) -> Option<Vec<f64>> {
-        let stored = self.cast_times_us.as_ref();
-        let stored = stored.map(|(sent, waited)| if sending { sent } else { waited }.clone());
-        stored.or_else(|| Some(self.cast.as_ref()?.times_us(sending)))
-    }
-
     /// Returns the goodput of all streams over time.
     pub fn goodput_samples(&self) -> impl Iterator<Item = GoodputSample> + '_ {
         let interval = self.goodput.interval;
@@ -429,7 +402,7 @@ impl PointResult {
 
     /// Returns a name and pairs of microseconds and Gbit/s for each stream that has any goodput.
     pub(crate) fn goodput_series(&self) -> impl Iterator<Item = (String, Vec<(f64, f64)>)> + '_ {
-        // A cast is not one of the streams.
+        // A kind of workload is not one of the streams.
         let beside = self.summary.background.len();
         let measured = self.goodput.bytes.len().saturating_sub(beside);
         (0..self.goodput.bytes.len()).filter_map(move |stream| {
@@ -483,6 +456,11 @@ impl Default for Capture {
 }
 
 impl PointSummary {
+    /// Returns the results of a kind of workload, if the point is of this kind.
+    pub(crate) fn of<K: Listed>(&self) -> Option<&K::Summary> {
+        K::of(&self.study)
+    }
+
     /// Returns whether no measured message is missing from the numbers.
     #[must_use]
     pub fn is_complete(&self) -> bool {
@@ -510,7 +488,7 @@ impl PointSummary {
         if self.refused > 0 {
             parts.push(format!("{} messages were refused", self.refused));
         }
-        parts.extend(self.cast.as_ref().and_then(CastSummary::incomplete));
+        parts.extend(study::KINDS.iter().find_map(|kind| (kind.warning)(&self.study)));
         if self.end == end_name(End::PacketLimit) {
             let millions = rackweave_sim::Control::PACKETS / 1_000_000;
             parts.push(format!("more than {millions} million packets were under way at once"));

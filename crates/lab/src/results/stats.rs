@@ -1,7 +1,9 @@
 //! Exact statistics of messages.
 
 use rackweave_core::{HostId, Time};
-use rackweave_sim::result::{MessageRecord, Outcome};
+use rackweave_sim::Fabric;
+use rackweave_sim::fabric::Node;
+use rackweave_sim::result::{LinkStats, MessageRecord, Outcome};
 use serde::{Deserialize, Serialize};
 
 /// A message as percentiles count it.
@@ -222,6 +224,43 @@ pub(crate) fn cdf(values: &mut [f64]) -> Vec<(f64, f64)> {
         same
     });
     points
+}
+
+/// The lowest and highest of some times, and their mean, in microseconds. Without values they are NaN (`null` in JSON).
+#[derive(Clone, Copy, Debug, PartialEq, Deserialize, Serialize)]
+pub struct Range {
+    /// The lowest.
+    pub min: f64,
+    /// The arithmetic mean.
+    pub mean: f64,
+    /// The highest.
+    pub max: f64,
+}
+
+impl Range {
+    pub(crate) fn of(values: impl Iterator<Item = f64>) -> Self {
+        let (mut range, mut sum, mut count) =
+            (Self { min: f64::NAN, mean: f64::NAN, max: f64::NAN }, 0.0, 0.0);
+        for value in values {
+            range.min = value.min(range.min);
+            range.max = value.max(range.max);
+            sum += value;
+            count += 1.0;
+        }
+        range.mean = sum / count;
+        range
+    }
+}
+
+/// Returns the bytes that crossed links between switches.
+pub(crate) fn trunk_bytes(fabric: &Fabric, links: &[LinkStats]) -> u64 {
+    let is_trunk = |link: usize| {
+        matches!(
+            (fabric.links()[link].from, fabric.links()[link].to),
+            (Node::Switch(_), Node::Switch(_))
+        )
+    };
+    links.iter().enumerate().filter(|(link, _)| is_trunk(*link)).map(|(_, link)| link.bytes).sum()
 }
 
 #[cfg(test)]

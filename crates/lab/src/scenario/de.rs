@@ -73,7 +73,7 @@ impl DeError {
     }
 
     /// Puts the key in front, once: the innermost key is the one to name.
-    fn of_key(mut self, entry: &Entry) -> Self {
+    pub(crate) fn of_key(mut self, entry: &Entry) -> Self {
         if self.place == Place::Unknown {
             // What begins with a verb goes on from the key: "`tick` must be above 0".
             let is_verb = ["must ", "is "].iter().any(|verb| self.message.starts_with(verb));

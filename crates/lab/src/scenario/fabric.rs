@@ -4,7 +4,7 @@ use std::num::NonZeroU8;
 
 use rackweave_core::{Bytes, Rate, Span};
 use rackweave_sim::config::{
-    BufferConfig, FabricConfig, QueueOptions, Routing, SwitchConfig, Topology, TrimConfig,
+    BufferConfig, FabricConfig, Routing, SwitchConfig, Topology, TrimConfig,
 };
 use serde::{Deserialize, Serialize};
 
@@ -174,17 +174,17 @@ const fn is_false(value: &bool) -> bool {
 
 impl Default for Switch {
     fn default() -> Self {
+        let switch = SwitchConfig::default();
         Self {
-            latency: Unit(Span::from_ns(250)),
+            latency: Unit(switch.latency),
             buffer: None,
             shared_buffer: None,
             shared_alpha: None,
-            // DCTCP's threshold for 10 Gbps links (SIGCOMM'10, section 3.5).
-            ecn_threshold: Limit(Some(65 * FULL_PACKET)),
+            ecn_threshold: Limit(switch.ecn_threshold_bytes),
             trim: Trim::Off,
-            priorities: true,
+            priorities: switch.priorities,
             pfabric: false,
-            selective_drop: false,
+            selective_drop: switch.options.selective_drop,
             routing: RoutingName::Transport,
         }
     }
@@ -286,12 +286,11 @@ impl Serialize for Trim {
 const fn default_host_link() -> Unit<Rate> {
     Unit(Rate::from_gbps(10))
 }
-/// The propagation delay of ten metres of fibre.
 const fn default_link_delay() -> Unit<Span> {
-    Unit(Span::from_ns(50))
+    Unit(FabricConfig::LINK_DELAY)
 }
 const fn default_host_delay() -> Unit<Span> {
-    Unit(Span::from_ns(500))
+    Unit(FabricConfig::HOST_DELAY)
 }
 
 impl Fabric {
@@ -300,15 +299,12 @@ impl Fabric {
         if !swept.contains("fabric.topology") {
             self.refuse_foreign_keys()?;
         }
-        Ok(FabricConfig {
-            topology: self.topology()?,
-            host_link_delay: self.host_link_delay.0,
-            host_link_delays: self.host_link_delays.iter().map(|delay| delay.0).collect(),
-            core_link_delay: self.core_link_delay.0,
-            host_send_delay: self.host_send_delay.0,
-            host_receive_delay: self.host_receive_delay.0,
-            switch: self.switch.resolve()?,
-        })
+        let mut config = FabricConfig::new(self.topology()?)
+            .with_link_delays(self.host_link_delay.0, self.core_link_delay.0)
+            .with_host_delays(self.host_send_delay.0, self.host_receive_delay.0)
+            .with_switch(self.switch.resolve()?);
+        config.host_link_delays = self.host_link_delays.iter().map(|delay| delay.0).collect();
+        Ok(config)
     }
 
     /// Time that a host's processor takes for each packet that it receives.
@@ -475,6 +471,10 @@ impl TopologyName {
 impl Switch {
     fn resolve(&self) -> Result<SwitchConfig, Problem> {
         let key = |name: &str| format!("fabric.switch.{name}");
+        let mut switch = SwitchConfig::default();
+        if self.pfabric {
+            switch = switch.with_pfabric();
+        }
         let buffer = match (self.buffer, self.shared_buffer) {
             (Some(_), Some(_)) => {
                 return Err(Problem::new(
@@ -500,11 +500,12 @@ impl Switch {
                 ));
             }
             (buffer, None) => {
-                // pFabric: two bandwidth-delay products, 36 KB on its paper's fabric (SIGCOMM'13, section 5.1).
-                let usual = if self.pfabric { 24 * FULL_PACKET } else { 500_000 };
-                let limit = buffer.unwrap_or(Limit(Some(usual)));
-                holds_a_packet(&key("buffer"), limit.0)?;
-                BufferConfig::PerPort { bytes: limit.0.unwrap_or(u64::MAX) }
+                if let Some(limit) = buffer {
+                    holds_a_packet(&key("buffer"), limit.0)?;
+                    BufferConfig::PerPort { bytes: limit.0.unwrap_or(u64::MAX) }
+                } else {
+                    switch.buffer
+                }
             }
         };
         let trim = match self.trim {
@@ -512,12 +513,12 @@ impl Switch {
             Trim::On(queues) => {
                 holds_a_packet(&key("trim"), queues.data_queue.0)?;
                 holds_a_packet(&key("trim"), queues.header_queue.0)?;
-                Some(TrimConfig {
-                    data_queue_bytes: queues.data_queue.0.unwrap_or(u64::MAX),
-                    header_queue_bytes: queues.header_queue.0.unwrap_or(u64::MAX),
-                    return_to_sender: queues.return_to_sender,
-                    headers_per_packet: headers_per_packet(queues.headers_per_packet)?,
-                })
+                let bytes = |queue: Limit| queue.0.unwrap_or(u64::MAX);
+                let trim = TrimConfig::NDP
+                    .with_queues(bytes(queues.data_queue), bytes(queues.header_queue))
+                    .with_return_to_sender(queues.return_to_sender)
+                    .with_headers_per_packet(headers_per_packet(queues.headers_per_packet)?);
+                Some(trim)
             }
         };
         if trim.is_some() && !self.priorities {
@@ -551,24 +552,18 @@ impl Switch {
                 "`selective_drop` needs an `ecn_threshold`, above which packets that are not ECN-capable are dropped",
             ));
         }
-        let options =
-            QueueOptions { by_remaining: self.pfabric, selective_drop: self.selective_drop };
         let routing = match self.routing {
             RoutingName::Transport => Routing::Transport,
             RoutingName::Ecmp => Routing::Ecmp,
             RoutingName::Spray => Routing::Spray,
         };
-        let ecn_threshold_bytes = self.ecn_threshold.0;
-        let (latency, priorities) = (self.latency.0, self.priorities);
-        Ok(SwitchConfig {
-            latency,
-            buffer,
-            ecn_threshold_bytes,
-            priorities,
-            trim,
-            options,
-            routing,
-        })
+        switch = switch.with_latency(self.latency.0).with_routing(routing);
+        switch.buffer = buffer;
+        switch.ecn_threshold_bytes = self.ecn_threshold.0;
+        switch.priorities = self.priorities;
+        switch.trim = trim;
+        switch.options.selective_drop = self.selective_drop;
+        Ok(switch)
     }
 }
 

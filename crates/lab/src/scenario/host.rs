@@ -5,7 +5,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use rackweave_core::Span;
-use rackweave_sim::config::{Costs, HostConfig, Processors, Quantiles, SwitchProcess};
+use rackweave_sim::config::{Costs, HostConfig, HostModel, Processors, Quantiles, SwitchProcess};
 use serde::de::{Deserializer, Error};
 use serde::ser::Serializer;
 use serde::{Deserialize, Serialize};
@@ -242,7 +242,7 @@ pub(crate) struct KernelTcpTable {
 impl KernelTcpTable {
     /// Replaces the costs of a transport in a process by these.
     fn replace(&self, config: &mut HostConfig) {
-        config.in_kernel = true;
+        config.model = HostModel::Kernel;
         config.send = Costs {
             call: self.send_call_ns.span(),
             byte: self.send_byte_ns.span(),
@@ -304,49 +304,46 @@ impl HostTable {
             call: call.span(),
             packet: packet.span(),
             byte: byte.span(),
-            pair: pair.span(),
+            work: pair.span(),
         };
         let of_switch = self.switch.as_ref().map_or(&[][..], |switch| &switch.wake_us);
-        let mut config = HostConfig {
-            processors: match self.processors {
-                ProcessorsKey::PerDirection => Processors::PerDirection,
-                ProcessorsKey::Shared(number) => Processors::Shared(number),
-            },
-            receive: costs(
-                self.receive_system_call_ns,
-                self.receive_call_ns,
-                self.receive_packet_ns,
-                self.receive_byte_ns,
-                self.receive_pair_ns,
-            ),
-            send: costs(
-                self.send_system_call_ns,
-                self.send_call_ns,
-                self.send_packet_ns,
-                self.send_byte_ns,
-                self.send_pair_ns,
-            ),
-            receive_batch: self.receive_batch.0,
-            send_batch: self.send_batch.0,
-            in_kernel: false,
-            send_ahead: self.send_ahead_us.span(),
-            wake_cost: self.wake_cost_ns.span(),
-            wake: quantiles("host.wake_us", &self.wake_us)?,
-            switch_wake: quantiles("host.switch.wake_us", of_switch)?,
-            timer_grain: self.timer_grain_us.span(),
-            switch: self.switch.as_ref().map(|switch| SwitchProcess {
-                costs: costs(
-                    switch.system_call_ns,
-                    Nanoseconds(0.0),
-                    switch.packet_ns,
-                    switch.byte_ns,
-                    switch.pair_ns,
-                ),
-                wake_cost: switch.wake_cost_ns.span(),
-                window: switch.window_us.span(),
-            }),
-            replaces_delays: self.replaces_delays,
+        let mut config = HostConfig::default();
+        config.processors = match self.processors {
+            ProcessorsKey::PerDirection => Processors::PerDirection,
+            ProcessorsKey::Shared(number) => Processors::Shared(number),
         };
+        config.receive = costs(
+            self.receive_system_call_ns,
+            self.receive_call_ns,
+            self.receive_packet_ns,
+            self.receive_byte_ns,
+            self.receive_pair_ns,
+        );
+        config.send = costs(
+            self.send_system_call_ns,
+            self.send_call_ns,
+            self.send_packet_ns,
+            self.send_byte_ns,
+            self.send_pair_ns,
+        );
+        (config.receive_batch, config.send_batch) = (self.receive_batch.0, self.send_batch.0);
+        config.send_ahead = self.send_ahead_us.span();
+        config.wake_cost = self.wake_cost_ns.span();
+        config.wake = quantiles("host.wake_us", &self.wake_us)?;
+        config.switch_wake = quantiles("host.switch.wake_us", of_switch)?;
+        config.timer_grain = self.timer_grain_us.span();
+        config.switch = self.switch.as_ref().map(|switch| SwitchProcess {
+            costs: costs(
+                switch.system_call_ns,
+                Nanoseconds(0.0),
+                switch.packet_ns,
+                switch.byte_ns,
+                switch.pair_ns,
+            ),
+            wake_cost: switch.wake_cost_ns.span(),
+            window: switch.window_us.span(),
+        });
+        config.replaces_delays = self.replaces_delays;
         if let (Some(kernel_tcp), true) = (&self.kernel_tcp, only_kernel_tcp) {
             kernel_tcp.replace(&mut config);
         }
@@ -475,48 +472,46 @@ mod tests {
                     [host.measured]\nkernel = '6.1'\nrounds = 5\n";
         let scenario = read(text, Path::new("."), &[]).unwrap();
         let (ns, us) = (Span::from_ns, Span::from_us);
-        let expected = HostConfig {
-            processors: Processors::Shared(2),
-            send: Costs {
-                system_call: ns(1500),
-                call: Span::from_ps(300_500),
-                packet: ns(700),
-                byte: Span::from_ps(250),
-                pair: ns(70),
-            },
-            receive: Costs {
-                system_call: ns(4000),
-                call: ns(1),
-                packet: ns(2),
-                byte: Span::from_ps(10),
-                pair: Span::from_ps(80_500),
-            },
-            send_batch: 64,
-            receive_batch: 32,
-            in_kernel: false,
-            send_ahead: us(200),
-            timer_grain: us(55),
-            wake_cost: ns(12),
-            wake: Quantiles::new(vec![
-                (500_000, us(10)),
-                (999_000, Span::from_ns(80_500)),
-                (1_000_000, us(900)),
-            ])
-            .unwrap(),
-            switch_wake: Quantiles::new(vec![(1_000_000, us(7))]).unwrap(),
-            switch: Some(SwitchProcess {
-                costs: Costs {
-                    system_call: ns(9),
-                    call: ns(0),
-                    packet: ns(8),
-                    byte: Span::from_ps(70),
-                    pair: ns(90),
-                },
-                wake_cost: ns(11),
-                window: us(50),
-            }),
-            replaces_delays: true,
+        let mut expected = HostConfig::default();
+        expected.processors = Processors::Shared(2);
+        expected.send = Costs {
+            system_call: ns(1500),
+            call: Span::from_ps(300_500),
+            packet: ns(700),
+            byte: Span::from_ps(250),
+            work: ns(70),
         };
+        expected.receive = Costs {
+            system_call: ns(4000),
+            call: ns(1),
+            packet: ns(2),
+            byte: Span::from_ps(10),
+            work: Span::from_ps(80_500),
+        };
+        expected.send_batch = 64;
+        expected.receive_batch = 32;
+        expected.send_ahead = us(200);
+        expected.timer_grain = us(55);
+        expected.wake_cost = ns(12);
+        expected.wake = Quantiles::new(vec![
+            (500_000, us(10)),
+            (999_000, Span::from_ns(80_500)),
+            (1_000_000, us(900)),
+        ])
+        .unwrap();
+        expected.switch_wake = Quantiles::new(vec![(1_000_000, us(7))]).unwrap();
+        expected.switch = Some(SwitchProcess {
+            costs: Costs {
+                system_call: ns(9),
+                call: ns(0),
+                packet: ns(8),
+                byte: Span::from_ps(70),
+                work: ns(90),
+            },
+            wake_cost: ns(11),
+            window: us(50),
+        });
+        expected.replaces_delays = true;
         assert_eq!(host(&scenario), expected);
         let again =
             Scenario::parse("y.toml", &scenario.resolved, Path::new("."), &[], None).unwrap();
@@ -524,7 +519,7 @@ mod tests {
         // Homa is not in the kernel; TCP is, unless it is Rackweave's.
         let (mut in_kernel, sets) =
             (expected.clone(), ["transport.name=tcp", "testbed.tcp=machine"]);
-        in_kernel.in_kernel = true;
+        in_kernel.model = HostModel::Kernel;
         in_kernel.send = Costs { call: ns(21), byte: Span::from_ps(300), ..Costs::default() };
         in_kernel.receive = Costs {
             system_call: ns(22),

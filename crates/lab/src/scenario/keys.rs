@@ -1,6 +1,7 @@
 //! Tables such as `[transport]`, whose key `name` determines their other keys.
 
 use rackweave_core::Bytes;
+use rackweave_transport::InvalidConfig;
 use rackweave_workload::{Pattern, SizeDist, StreamMode, WorkloadConfig};
 
 use super::de::{DeError, one_of};
@@ -42,7 +43,7 @@ macro_rules! keys {
         }
     };
 }
-pub(super) use keys;
+pub(crate) use keys;
 
 /// The set of names from which a table chooses by its key `name`.
 pub(crate) trait Choice: Copy + PartialEq + Sized + 'static {
@@ -76,9 +77,96 @@ pub(crate) trait Choice: Copy + PartialEq + Sized + 'static {
     }
 }
 
+/// Makes the names of the schemes of a kind of workload from one list: for each, the groups of its keys and the text of `rackweave list`.
+/// `Keys::read` reads them, and the last item is the error for another name.
+macro_rules! schemes {
+    ($(#[$meta:meta])* enum Name { $($Name:ident: [$($Keys:ident),+] = $about:expr;)+ } unknown: $unknown:expr) => {
+        $(#[$meta])*
+        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+        pub(crate) enum Name {
+            $($Name,)+
+        }
+
+        impl $crate::scenario::keys::Choice for Name {
+            type Keys = Keys;
+            const ALL: &'static [Self] = &[$(Self::$Name,)+];
+            const COMMON: &'static [&'static str] = &["name", "label"];
+
+            fn about(self) -> &'static $crate::item::About {
+                match self {
+                    $(Self::$Name => &$about,)+
+                }
+            }
+
+            fn keys(self) -> Vec<&'static str> {
+                match self {
+                    $(Self::$Name => [$($Keys::NAMES),+].concat(),)+
+                }
+            }
+
+            fn read_keys(
+                self,
+                table: &$crate::scenario::tree::Table,
+                origin: $crate::scenario::tree::Origin,
+            ) -> Result<Keys, $crate::scenario::de::DeError> {
+                Keys::read(self, table, origin)
+            }
+
+            fn unknown(text: &str) -> $crate::scenario::de::DeError {
+                $unknown(text)
+            }
+        }
+    };
+}
+pub(crate) use schemes;
+
+/// Divides a table among groups of keys, each of which is read by itself.
+pub(crate) fn divide<const N: usize>(
+    table: &Table,
+    groups: [&[&'static str]; N],
+) -> Result<[Table; N], DeError> {
+    let known = groups.concat();
+    if let Some(entry) = table.0.iter().find(|entry| !known.contains(&entry.key.as_str())) {
+        return Err(DeError::unknown_key(&entry.key, &known).at(entry.key_origin));
+    }
+    Ok(groups.map(|group| {
+        let own = table.0.iter().filter(|entry| group.contains(&entry.key.as_str()));
+        Table(own.cloned().collect())
+    }))
+}
+
+/// The path of the table from which a kind of workload chooses its scheme.
+const SCHEME_PATH: &str = "transport";
+
+/// The scheme that a scenario chooses, with its keys.
+pub(crate) struct Chosen<C: Choice> {
+    pub(crate) name: C,
+    /// Its name in results, if the scenario gives it one.
+    pub(crate) label: Option<String>,
+    pub(crate) keys: C::Keys,
+}
+
+impl<C: Choice> Chosen<C> {
+    /// Reads `[transport]`.
+    pub(crate) fn read(node: &Node, swept: &SweptKeys) -> Result<Self, DeError> {
+        let (name, keys, table) = read::<C>(node, SCHEME_PATH, swept)?;
+        Ok(Self { name, label: read_label(table)?, keys })
+    }
+
+    /// Returns the scheme's name in results.
+    pub(crate) fn label(&self) -> String {
+        self.label.clone().unwrap_or_else(|| self.name.as_str().to_owned())
+    }
+
+    /// Returns an error about the value of a key.
+    pub(crate) fn bad(&self, key: &str, message: impl Into<String>) -> Problem {
+        Place { path: SCHEME_PATH, name: self.name.as_str() }.bad(key, message)
+    }
+}
+
 /// Reads the table at `path`. Its keys belong to the chosen name. Subtables named after a choice hold keys that apply
 /// only if that name is chosen, so that a sweep can vary the name.
-pub(super) fn read<'a, C: Choice>(
+pub(crate) fn read<'a, C: Choice>(
     node: &'a Node,
     path: &str,
     swept: &SweptKeys,
@@ -153,7 +241,7 @@ fn read_name<C: Choice>(node: &Node, table: &Table) -> Result<C, DeError> {
 const MAX_LABEL_CHARS: usize = 64;
 
 /// Reads the key `label`, which names the choice in results.
-pub(super) fn read_label(table: &Table) -> Result<Option<String>, DeError> {
+pub(crate) fn read_label(table: &Table) -> Result<Option<String>, DeError> {
     let Some(entry) = table.get("label") else { return Ok(None) };
     let wrong = |message: String| DeError::new(message, "no label").at(entry.node.origin);
     let Some(text) = entry.node.as_str() else {
@@ -168,20 +256,29 @@ pub(super) fn read_label(table: &Table) -> Result<Option<String>, DeError> {
 
 /// The position and the choice of a table, for messages about its keys.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Place<'a> {
-    pub(super) path: &'a str,
-    pub(super) name: &'static str,
+pub(crate) struct Place<'a> {
+    pub(crate) path: &'a str,
+    pub(crate) name: &'static str,
 }
 
 impl Place<'_> {
     /// Returns an error about an invalid value, which is in the subtable of the choice or else in the table itself.
-    pub(super) fn bad(self, key: &str, message: impl Into<String>) -> Problem {
+    pub(crate) fn bad(self, key: &str, message: impl Into<String>) -> Problem {
         Problem::new(format!("{}.{}.{key}", self.path, self.name), message)
             .or_at(format!("{}.{key}", self.path))
     }
 
+    /// Returns an error for what a transport reports about its configuration: at the key, if that is a value which must be above 0;
+    /// otherwise no key alone is wrong.
+    pub(super) fn invalid(self, error: &InvalidConfig) -> Problem {
+        match error {
+            InvalidConfig::Zero(key) => self.bad(key, format!("`{key}` must be above 0")),
+            other => self.bad("name", other.to_string()),
+        }
+    }
+
     /// Returns an error if the workload has messages that are too long for the transport.
-    pub(super) fn refuse_longer_messages(
+    pub(crate) fn refuse_longer_messages(
         self,
         workload: &WorkloadConfig,
         max: u32,
@@ -220,7 +317,7 @@ impl Place<'_> {
 }
 
 /// Returns whether messages are spans of streams, whose length is not limited.
-pub(super) fn is_on_streams(workload: &WorkloadConfig) -> bool {
+pub(crate) fn is_on_streams(workload: &WorkloadConfig) -> bool {
     workload.streaming.is_some_and(|streaming| streaming.mode == StreamMode::OneId)
 }
 

@@ -82,19 +82,21 @@ const fn ten_ms() -> Unit<Span> {
 
 impl Default for Measure {
     fn default() -> Self {
+        let MeasureConfig { time_limit, sample_every, verify, capture_limit, .. } =
+            MeasureConfig::default();
         Self {
             warmup: None,
             messages: None,
             queues_from: None,
-            time_limit: Unit(Span::from_secs(10)),
+            time_limit: Unit(time_limit),
             unfinished: Unfinished::Count,
             load_after: LoadAfter::Continue,
-            sample_every: Unit(Span::from_us(20)),
+            sample_every: Unit(sample_every),
             size_buckets: [100, 1_000, 10_000, 100_000, 1_000_000].map(|n| Unit(Bytes(n))).into(),
-            verify: false,
+            verify,
             messages_csv: false,
             capture: Vec::new(),
-            capture_limit: 100_000,
+            capture_limit: capture_limit as u32,
             traffic: Vec::new(),
         }
     }
@@ -135,9 +137,9 @@ impl Measure {
     /// Resolves the configuration. With `endless`, the workload goes on until it is stopped, so a start-up phase is cut
     /// off and a number of messages must end the run.
     pub(crate) fn resolve(&self, endless: bool, places: Places) -> Result<MeasureConfig, Problem> {
-        let warmup =
-            self.warmup.map_or(if endless { Span::from_ms(1) } else { Span::ZERO }, |s| s.0);
-        let messages = self.messages.unwrap_or(Count(endless.then_some(100_000)));
+        let usual = if endless { MeasureConfig::endless() } else { MeasureConfig::default() };
+        let warmup = self.warmup.map_or(usual.warmup, |warmup| warmup.0);
+        let messages = self.messages.map_or(usual.messages, |count| count.0.unwrap_or(u64::MAX));
         if self.time_limit.0 <= warmup {
             return Err(Problem::new(
                 "measure.time_limit",
@@ -152,27 +154,24 @@ impl Measure {
             ));
         }
         self.size_buckets()?;
-        Ok(MeasureConfig {
-            warmup,
-            messages: messages.0.unwrap_or(u64::MAX),
-            ports_from,
-            time_limit: self.time_limit.0,
-            sample_every: self.sample_every.0,
-            verify: self.verify,
-            capture: self
-                .capture
-                .iter()
-                .map(|text| capture_port(text, places))
-                .collect::<Result<_, _>>()
-                .map_err(|message| {
-                    Problem::new("measure.capture", message).with_help(
-                        "ports are written as \"host 3 sends\", \"host 3 receives\" or \"core link 2\"",
-                    )
-                })?,
-            capture_limit: self.capture_limit as usize,
-            traffic: self.traffic(places)?,
-            stop_load: self.load_after == LoadAfter::Stop,
-        })
+        let capture = self.capture.iter().map(|text| capture_port(text, places));
+        let capture = capture.collect::<Result<_, _>>().map_err(|message| {
+            Problem::new("measure.capture", message).with_help(
+                "ports are written as \"host 3 sends\", \"host 3 receives\" or \"core link 2\"",
+            )
+        })?;
+        let mut config = MeasureConfig::default();
+        config.warmup = warmup;
+        config.messages = messages;
+        config.ports_from = ports_from;
+        config.time_limit = self.time_limit.0;
+        config.sample_every = self.sample_every.0;
+        config.verify = self.verify;
+        config.capture = capture;
+        config.capture_limit = self.capture_limit as usize;
+        config.traffic = self.traffic(places)?;
+        config.stop_load = self.load_after == LoadAfter::Stop;
+        Ok(config)
     }
 
     fn traffic(&self, places: Places) -> Result<Vec<TrafficConfig>, Problem> {
@@ -197,18 +196,21 @@ impl Measure {
         self.traffic.iter().enumerate().map(resolve).collect()
     }
 
-    /// Refuses keys that have no meaning for a cast or an image, all of which is measured.
-    pub(crate) fn check_for_many(&self, kind: &str) -> Result<(), Problem> {
+    /// Refuses keys that have no meaning for a kind of workload, all of which is measured. `help` says what takes their place.
+    pub(crate) fn check_for_many(
+        &self,
+        kind: &str,
+        help: Option<&'static str>,
+    ) -> Result<(), Problem> {
         if self.messages.is_none() {
             return Ok(());
         }
         let message =
             format!("`messages` has no meaning with [workload.{kind}], all of which is measured");
         let problem = Problem::new("measure.messages", message);
-        Err(if kind == "cast" {
-            problem.with_help("workload.cast.files and workload.cast.repeat name the files; `warmup` leaves out the first of them")
-        } else {
-            problem
+        Err(match help {
+            Some(help) => problem.with_help(help),
+            None => problem,
         })
     }
 

@@ -4,28 +4,23 @@
 //! that tree. Then the tree of each point is checked and converted to a configuration, so an error in a swept value
 //! points at that value wherever it was written.
 
-pub(crate) mod allreduce;
 mod application;
-pub(crate) mod cast;
-mod de;
+pub(crate) mod de;
 mod fabric;
 pub(crate) mod host;
 mod hosts;
-pub(crate) mod image;
 mod json;
-mod keys;
-mod measure;
-pub(crate) mod plan;
+pub(crate) mod keys;
+pub(crate) mod measure;
 mod pod;
-mod problem;
-pub(crate) mod reduce;
+pub(crate) mod problem;
 mod source;
 mod sweep;
 mod testbed;
 mod text;
 pub(crate) mod transport;
-mod tree;
-mod values;
+pub(crate) mod tree;
+pub(crate) mod values;
 mod workload;
 
 pub use self::hosts::{FabricFile, Hosts};
@@ -39,8 +34,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use rackweave_sim::Fabric;
-use rackweave_sim::config::{Fault, RunConfig, StreamConfig};
-use rackweave_sim::oracle::Rules;
+use rackweave_sim::config::{RunConfig, StreamConfig};
 use serde::{Deserialize, Serialize};
 
 use self::de::DeError;
@@ -48,12 +42,8 @@ use self::problem::{Problem, SweptKeys};
 use self::source::Sources;
 use self::sweep::{Axis, PointTree};
 use self::tree::{Origin, Table, Value, parse_document};
-use crate::allreduce::AllreduceConfig;
-use crate::cast::CastConfig;
 use crate::error::ScenarioError;
-use crate::image::ImageConfig;
-use crate::plan::PlanConfig;
-use crate::reduce::ReduceConfig;
+use crate::study::{self, Ground, Study};
 
 /// A checked scenario, every point of which can be run.
 #[derive(Clone, Debug)]
@@ -102,18 +92,8 @@ pub struct PointSpec {
     pub kernel_tcp: Vec<Option<&'static str>>,
     /// The parameters of a run on real hosts.
     pub testbed: TestbedConfig,
-    /// The parameters of the cast, if the workload is one; `config` then has only the other streams.
-    pub cast: Option<Arc<CastConfig>>,
-    /// The parameters of the image, if the workload is one; `config` then has only the other streams.
-    pub image: Option<Arc<ImageConfig>>,
-    /// The parameters of the jobs, if the workload is some; `config` then has only the other streams.
-    pub reduce: Option<Arc<ReduceConfig>>,
-    /// The parameters of a comparison of plans, if the workload is one; `config` then has no streams, and is not run.
-    pub plan: Option<Arc<PlanConfig>>,
-    /// The parameters of the all-reduce, if the workload is one; `config` then has only the other streams.
-    pub allreduce: Option<Arc<AllreduceConfig>>,
-    /// The rules of the central scheduler, if one takes the place of transport and network.
-    pub oracle: Option<Rules>,
+    /// What is measured. If it is not messages, `config` has only the streams beside it.
+    pub study: Study,
 }
 
 /// The tables that serde reads directly.
@@ -141,15 +121,7 @@ struct File {
     #[serde(skip_serializing_if = "Option::is_none")]
     workload: Option<workload::Workload>,
     #[serde(skip)]
-    cast: Option<cast::CastWorkload>,
-    #[serde(skip)]
-    image: Option<image::ImageWorkload>,
-    #[serde(skip)]
-    reduce: Option<reduce::ReduceWorkload>,
-    #[serde(skip)]
-    plan: Option<plan::PlanWorkload>,
-    #[serde(skip)]
-    allreduce: Option<allreduce::AllreduceWorkload>,
+    study: Option<study::Keys>,
     /// List of tables: failures of links and hosts. Default: none.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     faults: Vec<measure::FaultSpec>,
@@ -286,26 +258,20 @@ impl Scenario {
 struct Streams {
     /// The name of the measured transport.
     transport: String,
-    /// The configurations of the streams; empty for a cast without other streams.
+    /// The configurations of the streams; empty for a kind of workload without other streams.
     configs: Vec<StreamConfig>,
     labels: Vec<String>,
     kernel_tcp: Vec<Option<&'static str>>,
     /// Whether the measured load goes on until it is stopped.
     endless: bool,
-    cast: Option<Arc<CastConfig>>,
-    image: Option<Arc<ImageConfig>>,
-    reduce: Option<Arc<ReduceConfig>>,
-    plan: Option<Arc<PlanConfig>>,
-    allreduce: Option<Arc<AllreduceConfig>>,
-    oracle: Option<Rules>,
+    study: Study,
 }
 
-/// The context in which the tables of streams and casts are checked.
+/// The context in which the tables of streams are checked.
 #[derive(Clone, Copy)]
 struct PointContext<'a> {
     swept: &'a SweptKeys,
     fabric: &'a Arc<Fabric>,
-    faults: &'a [Fault],
 }
 
 /// A scenario whose tree is read and whose points are not yet checked.
@@ -360,38 +326,22 @@ impl Reader<'_> {
         let mut root = self.root.clone();
         root.remove("transport");
         root.remove("background");
-        let (mut cast, mut image, mut reduce) = (None, None, None);
-        let (mut plan, mut allreduce) = (None, None);
-        let is_many_to_one = first.reduce.is_some() || first.allreduce.is_some();
-        let is_group =
-            first.cast.is_some() || first.image.is_some() || is_many_to_one || first.plan.is_some();
-        if is_group && let Some(entry) = root.remove("workload") {
-            let Value::Table(table) = &entry.node.value else { return first };
-            if first.cast.is_some() {
-                let Ok(read) = de::from_table(table, entry.node.origin) else { return first };
-                cast = Some(read);
-            } else if first.reduce.is_some() {
-                let Ok(read) = de::from_table(table, entry.node.origin) else { return first };
-                reduce = Some(read);
-            } else if first.plan.is_some() {
-                let Ok(read) = de::from_table(table, entry.node.origin) else { return first };
-                plan = Some(read);
-            } else if first.allreduce.is_some() {
-                let Ok(read) = de::from_table(table, entry.node.origin) else { return first };
-                allreduce = Some(read);
-            } else {
-                let Ok(read) = de::from_table(table, entry.node.origin) else { return first };
-                image = Some(read);
+        let mut study = None;
+        if let Some(keys) = &first.study
+            && let Some(entry) = root.remove("workload")
+        {
+            match study::Keys::read(&entry) {
+                Ok(Some(read)) if read.is_like(keys) => study = Some(read),
+                _ => return first,
             }
         }
         match de::from_table::<File>(&root, START) {
-            Ok(file) => File { cast, image, reduce, plan, allreduce, ..file },
+            Ok(file) => File { study, ..file },
             Err(_) => first,
         }
     }
 
     /// Returns a point; `before` is the fabric of the previous point, which this one may share.
-    #[expect(clippy::too_many_lines, reason = "one statement for each table")]
     fn point(
         &self,
         tree: PointTree,
@@ -401,21 +351,12 @@ impl Reader<'_> {
         let PointTree { mut root, set, arguments } = tree;
         let (transport, background) = (root.remove("transport"), root.remove("background"));
         self.refuse_unknown_tables(&root)?;
-        let kind = ["cast", "image", "reduce", "plan", "allreduce"]
-            .into_iter()
-            .find(|kind| root.find(&format!("workload.{kind}")).is_some());
-        let to_many = if kind.is_some() { root.remove("workload") } else { None };
+        let is_there =
+            |kind: &&study::Entry| root.find(&format!("workload.{}", kind.table)).is_some();
+        let kind = study::KINDS.iter().find(is_there);
+        let workload = if kind.is_some() { root.remove("workload") } else { None };
         let mut file: File = de::from_table(&root, START)?;
-        match (kind, to_many) {
-            (Some("cast"), Some(entry)) => file.cast = Some(only_key("cast", &entry)?),
-            (Some("reduce"), Some(entry)) => file.reduce = Some(only_key("reduce", &entry)?),
-            (Some("plan"), Some(entry)) => file.plan = Some(only_key("plan", &entry)?),
-            (Some("allreduce"), Some(entry)) => {
-                file.allreduce = Some(only_key("allreduce", &entry)?);
-            }
-            (Some(kind), Some(entry)) => file.image = Some(only_key(kind, &entry)?),
-            _ => {}
-        }
+        file.study = workload.as_ref().map(study::Keys::read).transpose()?.flatten();
         let config = file.fabric.resolve(swept)?;
         let fabric = match before {
             Some(before) if *before.config() == config => Arc::clone(before),
@@ -424,8 +365,8 @@ impl Reader<'_> {
             ),
         };
         let moves = file.fabric.moves(&fabric)?;
-        let runs_on_pods = |kind: &str| matches!(kind, "reduce" | "plan");
-        if let Some(kind) = kind.filter(|kind| !runs_on_pods(kind) && fabric.pod().is_some()) {
+        if let Some(kind) = kind.filter(|kind| !kind.runs_on_pods && fabric.pod().is_some()) {
+            let kind = kind.table;
             let problem = Problem::new(
                 format!("workload.{kind}"),
                 format!("[workload.{kind}] runs on fabrics of equal racks, not on a pod"),
@@ -446,36 +387,29 @@ impl Reader<'_> {
         };
         let faults = file.faults.iter().enumerate().map(|(i, fault)| fault.resolve(i, places));
         let faults: Vec<_> = faults.collect::<Result<_, _>>()?;
-        let context = PointContext { swept, fabric: &fabric, faults: &faults };
-        let streams = match &file.cast {
-            Some(_) => self.cast(&file, &transport, background.as_ref(), context)?,
-            None if file.image.is_some() => {
-                self.image(&file, &transport, background.as_ref(), context)?
-            }
-            None if file.reduce.is_some() => {
-                self.reduce(&file, &transport, background.as_ref(), context)?
-            }
-            None if file.plan.is_some() => {
-                self.plan(&file, &transport, background.as_ref(), context)?
-            }
-            None if file.allreduce.is_some() => {
-                self.allreduce(&file, &transport, background.as_ref(), context)?
+        let context = PointContext { swept, fabric: &fabric };
+        let streams = match &file.study {
+            Some(keys) => {
+                let ground = Ground {
+                    world: self.world,
+                    fabric: &fabric,
+                    faults: &faults,
+                    measure: &file.measure,
+                    seed: file.seed,
+                    has_background: background.is_some(),
+                };
+                self.study(keys, &transport, background.as_ref(), context, &ground)?
             }
             None => self.messages(&file, &transport, background.as_ref(), context)?,
         };
         let testbed = file.testbed.resolve();
         let only_kernel_tcp = testbed.uses_only_kernel_tcp(&streams.kernel_tcp);
-        let config = RunConfig {
-            seed: file.seed,
-            run: 0,
-            fabric: config,
-            host: host::resolve(file.host.as_ref(), file.fabric.receive_cost(), only_kernel_tcp)?,
-            streams: streams.configs,
-            faults,
-            moves,
-            measure: file.measure.resolve(streams.endless, places)?,
-        };
-        if streams.oracle.is_some() {
+        let measure = file.measure.resolve(streams.endless, places)?;
+        let mut config = RunConfig::new(config).with_seed(file.seed).with_measure(measure);
+        config.host =
+            host::resolve(file.host.as_ref(), file.fabric.receive_cost(), only_kernel_tcp)?;
+        (config.streams, config.faults, config.moves) = (streams.configs, faults, moves);
+        if let Study::Messages(Some(_)) = streams.study {
             transport::check_oracle(&config)?;
         }
         if let Some(stream) = config.streams.first() {
@@ -494,138 +428,26 @@ impl Reader<'_> {
             messages_csv: file.measure.messages_csv,
             kernel_tcp: streams.kernel_tcp,
             testbed,
-            cast: streams.cast,
-            image: streams.image,
-            reduce: streams.reduce,
-            plan: streams.plan,
-            allreduce: streams.allreduce,
-            oracle: streams.oracle,
+            study: streams.study,
         };
         Ok((file, point))
     }
 
-    /// Resolves a cast and the streams beside it.
-    fn cast(
+    /// Resolves the workload of a kind and the streams beside it.
+    fn study(
         &self,
-        file: &File,
+        keys: &study::Keys,
         transport: &tree::Entry,
         background: Option<&tree::Entry>,
         context: PointContext<'_>,
+        ground: &Ground<'_>,
     ) -> Result<Streams, DeError> {
-        let Some(workload) = &file.cast else { return Ok(Streams::default()) };
-        let PointContext { swept, fabric, faults } = context;
-        file.measure.check_for_many("cast")?;
-        let scheme = cast::read(&transport.node, swept)?;
-        let config = workload.cast.resolve(&scheme, fabric.config(), faults, file.seed);
+        let resolved = keys.resolve(&transport.node, context.swept, ground)?;
         let mut streams = Streams {
-            transport: scheme.name.as_str().to_owned(),
-            labels: vec![scheme.label()],
-            kernel_tcp: scheme.kernel_tcp().into_iter().map(Some).collect(),
-            cast: Some(Arc::new(config?)),
-            ..Streams::default()
-        };
-        self.background(background, None, context, &mut streams)?;
-        Ok(streams)
-    }
-
-    /// Resolves an image and the streams beside it.
-    fn image(
-        &self,
-        file: &File,
-        transport: &tree::Entry,
-        background: Option<&tree::Entry>,
-        context: PointContext<'_>,
-    ) -> Result<Streams, DeError> {
-        let Some(workload) = &file.image else { return Ok(Streams::default()) };
-        let PointContext { swept, fabric, faults } = context;
-        file.measure.check_for_many("image")?;
-        let scheme = image::read(&transport.node, swept)?;
-        let config = workload.image.resolve(&scheme, fabric.config(), faults, file.seed)?;
-        if config.has_flows() && background.is_some() {
-            let message = "flows and packets do not share links: an image beside other traffic needs \
-                           carrier = \"tcp\"";
-            return Err(Problem::new("transport.carrier", message).into());
-        }
-        let mut streams = Streams {
-            transport: scheme.name.as_str().to_owned(),
-            labels: vec![scheme.label()],
-            kernel_tcp: scheme.kernel_tcp().into_iter().map(Some).collect(),
-            image: Some(Arc::new(config)),
-            ..Streams::default()
-        };
-        self.background(background, None, context, &mut streams)?;
-        Ok(streams)
-    }
-
-    /// Resolves jobs and the streams beside them.
-    fn reduce(
-        &self,
-        file: &File,
-        transport: &tree::Entry,
-        background: Option<&tree::Entry>,
-        context: PointContext<'_>,
-    ) -> Result<Streams, DeError> {
-        let Some(workload) = &file.reduce else { return Ok(Streams::default()) };
-        let PointContext { swept, fabric, faults } = context;
-        file.measure.check_for_many("reduce")?;
-        let scheme = reduce::read(&transport.node, swept)?;
-        let config = workload.reduce.resolve(&scheme, fabric.config(), faults, file.seed)?;
-        let mut streams = Streams {
-            transport: scheme.name.as_str().to_owned(),
-            labels: vec![scheme.label()],
-            kernel_tcp: vec![None],
-            reduce: Some(Arc::new(config)),
-            ..Streams::default()
-        };
-        self.background(background, None, context, &mut streams)?;
-        Ok(streams)
-    }
-
-    /// Resolves a comparison of plans, beside which nothing runs.
-    fn plan(
-        &self,
-        file: &File,
-        transport: &tree::Entry,
-        background: Option<&tree::Entry>,
-        context: PointContext<'_>,
-    ) -> Result<Streams, DeError> {
-        let Some(workload) = &file.plan else { return Ok(Streams::default()) };
-        let PointContext { swept, fabric, .. } = context;
-        if background.is_some() || !file.faults.is_empty() {
-            let message =
-                "plans are computed, and no network is simulated: there is nothing beside them";
-            return Err(Problem::new("workload.plan", message).into());
-        }
-        let planner = plan::read(&transport.node, swept)?;
-        let config = workload.plan.resolve(&planner, fabric.config(), file.seed)?;
-        Ok(Streams {
-            transport: planner.name.as_str().to_owned(),
-            labels: vec![planner.label()],
-            kernel_tcp: vec![None],
-            plan: Some(Arc::new(config)),
-            ..Streams::default()
-        })
-    }
-
-    /// Resolves an all-reduce and the streams beside it.
-    fn allreduce(
-        &self,
-        file: &File,
-        transport: &tree::Entry,
-        background: Option<&tree::Entry>,
-        context: PointContext<'_>,
-    ) -> Result<Streams, DeError> {
-        let Some(workload) = &file.allreduce else { return Ok(Streams::default()) };
-        let PointContext { swept, fabric, faults } = context;
-        file.measure.check_for_many("allreduce")?;
-        let scheme = allreduce::read(&transport.node, swept)?;
-        let keys = &workload.allreduce;
-        let config = keys.resolve(&scheme, self.world, fabric, faults, file.seed)?;
-        let mut streams = Streams {
-            transport: scheme.name.as_str().to_owned(),
-            labels: vec![scheme.label()],
-            kernel_tcp: vec![None],
-            allreduce: Some(Arc::new(config)),
+            transport: resolved.transport.to_owned(),
+            labels: vec![resolved.label],
+            kernel_tcp: resolved.kernel_tcp,
+            study: resolved.study,
             ..Streams::default()
         };
         self.background(background, None, context, &mut streams)?;
@@ -698,7 +520,7 @@ impl Reader<'_> {
         context: PointContext<'_>,
         streams: &mut Streams,
     ) -> Result<(), DeError> {
-        let PointContext { swept, fabric, .. } = context;
+        let PointContext { swept, fabric } = context;
         let chosen = transport::read(transport.1, transport.0, swept)?;
         let hosts = u64::from(fabric.hosts());
         let of_workload =
@@ -709,8 +531,10 @@ impl Reader<'_> {
         if streams.transport.is_empty() {
             chosen.name.as_str().clone_into(&mut streams.transport);
         }
-        streams.oracle = streams.oracle.or(chosen.oracle());
-        streams.configs.push(StreamConfig { transport, workload });
+        if let Study::Messages(rules) = &mut streams.study {
+            *rules = rules.or(chosen.oracle());
+        }
+        streams.configs.push(StreamConfig::new(transport, workload));
         streams.labels.push(chosen.label());
         streams.kernel_tcp.push(chosen.kernel_tcp());
         Ok(())
@@ -752,13 +576,8 @@ impl Reader<'_> {
         }
         let failed = |error: toml::ser::Error| ScenarioError::new(error.to_string());
         let mut table = toml::Table::try_from(&file).map_err(failed)?;
-        let cast = file.cast.as_ref().map(toml::Value::try_from);
-        let image = file.image.as_ref().map(toml::Value::try_from);
-        let reduce = file.reduce.as_ref().map(toml::Value::try_from);
-        let plan = file.plan.as_ref().map(toml::Value::try_from);
-        let allreduce = file.allreduce.as_ref().map(toml::Value::try_from);
-        if let Some(to_many) = cast.or(image).or(reduce).or(plan).or(allreduce) {
-            table.insert("workload".to_owned(), to_many.map_err(failed)?);
+        if let Some(keys) = &file.study {
+            table.insert("workload".to_owned(), toml::Value::try_from(keys).map_err(failed)?);
         }
         let mut ordered = toml::Table::new();
         for key in ["name", "description", "version", "seed", "fabric", "host"] {
@@ -783,18 +602,4 @@ impl Reader<'_> {
         }
         Ok(text)
     }
-}
-
-/// Reads `[workload]` with the table of a group system, such as `[workload.cast]`, which must be its only key.
-fn only_key<T: serde::de::DeserializeOwned>(kind: &str, entry: &tree::Entry) -> Result<T, DeError> {
-    let Value::Table(table) = &entry.node.value else {
-        let error = DeError::new("`workload` must be a table", "not a table");
-        return Err(error.at(entry.node.origin));
-    };
-    if let Some(other) = table.0.iter().find(|other| other.key != kind) {
-        let message = format!("`{}` has no meaning beside [workload.{kind}]", other.key);
-        let error = DeError::new(message, "of workloads of messages").at(other.key_origin);
-        return Err(error);
-    }
-    de::from_table(table, entry.node.origin)
 }

@@ -10,9 +10,9 @@ pub(crate) type SweptKeys = BTreeSet<String>;
 #[derive(Debug)]
 pub(crate) struct Problem {
     /// The paths at which the value may be, most likely first.
-    pub(super) keys: Vec<String>,
-    pub(super) message: String,
-    pub(super) help: Option<String>,
+    pub(crate) keys: Vec<String>,
+    pub(crate) message: String,
+    pub(crate) help: Option<String>,
 }
 
 impl Problem {

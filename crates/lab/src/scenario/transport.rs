@@ -28,7 +28,7 @@ use self::polo::PoloKeys;
 use self::receiver_driven::{NdpKeys, PHostKeys};
 use self::sird::SirdKeys;
 use self::swift::SwiftKeys;
-pub(super) use self::tcp::TcpKeys;
+pub(crate) use self::tcp::TcpKeys;
 use self::uet::UetKeys;
 use super::de::{self, DeError};
 use super::keys::{self, Choice, Place, is_on_streams, read_label};
@@ -37,6 +37,7 @@ use super::testbed::World;
 use super::tree::{Entry, Node, Origin, Table, Value};
 use crate::error::nearest;
 use crate::item::About;
+use crate::study;
 
 /// Makes the names and keys of transports from one list: each has its keys, which resolve to its configuration, and the
 /// text of `rackweave list`.
@@ -179,17 +180,13 @@ transports! {
 }
 
 fn unknown(text: &str) -> DeError {
-    if super::cast::Name::named(text).is_some() {
-        return DeError::new(
-            format!("`{text}` carries files to many: it needs [workload.cast]"),
-            "not a transport of other workloads",
-        );
-    }
-    if super::image::Name::named(text).is_some() {
-        return DeError::new(
-            format!("`{text}` puts an image on many hosts: it needs [workload.image]"),
-            "not a transport of other workloads",
-        );
+    for kind in study::KINDS {
+        if let Some(carries) = kind.carries.filter(|_| kind.has_scheme(text)) {
+            return DeError::new(
+                format!("`{text}` {carries}: it needs [workload.{}]", kind.table),
+                "not a transport of other workloads",
+            );
+        }
     }
     let help = match nearest(text, Name::names()) {
         Some(near) => format!("did you mean `{near}`?"),
@@ -234,25 +231,11 @@ pub(crate) fn read(node: &Node, path: &str, swept: &SweptKeys) -> Result<Chosen,
     Ok(Chosen { name, label, over, patience, path: path.to_owned(), keys })
 }
 
-/// Divides a scheme's table into its `own` keys and TCP's, and reads the latter: the scheme's chunks or files are carried
-/// by TCP.
-pub(super) fn read_tcp(
-    table: &Table,
-    origin: Origin,
-    path: &str,
-    own: &[&'static str],
-) -> Result<(Table, Chosen), DeError> {
-    let known = [own, TcpKeys::NAMES].concat();
-    let is_known = |entry: &&Entry| known.contains(&entry.key.as_str());
-    if let Some(entry) = table.0.iter().find(|entry| !is_known(entry)) {
-        return Err(DeError::unknown_key(&entry.key, &known).at(entry.key_origin));
-    }
-    let is_own = |entry: &Entry| own.contains(&entry.key.as_str());
-    let (own, mut tcp): (Vec<_>, Vec<_>) = table.0.iter().cloned().partition(is_own);
-    let node = Node { value: Value::String("tcp".to_owned()), origin };
-    tcp.push(Entry { key: "name".to_owned(), key_origin: origin, node });
-    let tcp = Node { value: Value::Table(Table(tcp)), origin };
-    Ok((Table(own), read(&tcp, path, &SweptKeys::new())?))
+/// Reads TCP's keys of a scheme whose chunks or files are carried by TCP.
+pub(crate) fn read_tcp(mut keys: Table, origin: Origin) -> Result<Chosen, DeError> {
+    let name = Node { value: Value::String("tcp".to_owned()), origin };
+    keys.0.push(Entry { key: "name".to_owned(), key_origin: origin, node: name });
+    read(&Node { value: Value::Table(keys), origin }, "transport", &SweptKeys::new())
 }
 
 fn read_over(table: &Table) -> Result<Over, DeError> {
@@ -342,7 +325,7 @@ impl Chosen {
     }
 
     /// Returns the transport of a one-to-many scheme's connections.
-    pub(super) fn tcp(&self) -> Result<TransportConfig, Problem> {
+    pub(crate) fn tcp(&self) -> Result<TransportConfig, Problem> {
         let Some(keys) = self.tcp_keys() else {
             return Err(self.place().bad("name", "only TCP carries files to many"));
         };

@@ -22,7 +22,7 @@ use crate::run::{PointEnd, collect};
 use crate::scenario::{PointSpec, Scenario, ScenarioText, World};
 
 /// The beginning of a file with a finished point. The number changes with the layout.
-const MAGIC: &[u8] = b"rackweave point 1\n";
+const MAGIC: &[u8] = b"rackweave point 2\n";
 /// The length of the hash that follows, of all that follows it.
 const HASH_BYTES: usize = 32;
 /// The suffix of files with finished points.
@@ -262,19 +262,13 @@ fn key(spec: &PointSpec) -> String {
         messages_csv,
         kernel_tcp: _,
         testbed: _,
-        cast,
-        image,
-        reduce,
-        plan,
-        allreduce,
-        oracle,
+        study,
     } = spec;
     let mut hash = Hash(blake3::Hasher::new());
     let names = (world, set, transport, labels, arguments);
-    let measured = (size_buckets, unfinished, messages_csv, oracle);
+    let measured = (size_buckets, unfinished, messages_csv);
     // Writing to a hash cannot fail.
-    let _ = write!(hash, "{BUILD}\n{names:?}\n{config:?}\n{measured:?}\n");
-    let _ = write!(hash, "{cast:?}\n{image:?}\n{reduce:?}\n{plan:?}\n{allreduce:?}\n");
+    let _ = write!(hash, "{BUILD}\n{names:?}\n{config:?}\n{measured:?}\n{study:?}\n");
     hash.0.finalize().to_hex().chars().take(32).collect()
 }
 

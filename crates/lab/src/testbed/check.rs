@@ -1,33 +1,23 @@
 //! Checks that refuse what a machine cannot do before anything is created.
 
 use rackweave_core::{HostId, Kind, MessageId, Refused, Submit, Time, Transport as _, frame};
-use rackweave_group::app::Cost;
-use rackweave_group::imaging::p2p::node::Carrier;
-use rackweave_group::orca::host::Spread;
-use rackweave_group::reduce::job::Map;
 use rackweave_linux::netns::{self, NetnsError};
 use rackweave_sim::Fabric;
-use rackweave_sim::config::Topology;
 use rackweave_transport::TransportConfig;
 use rackweave_workload::{Exchange, Pattern, StreamMode, WorkloadConfig};
 
 use super::TestbedError;
 use super::endpoints::{EndpointSpecs, kernel_has};
+use super::kind::OnTestbed;
 use super::worker::{RpcHeader, longest, longest_request};
-use crate::cast::{CastConfig, Scheme};
-use crate::image::{self, ImageConfig, P2pScheme, Redirects};
-use crate::reduce::ReduceConfig;
 use crate::scenario::host::NO_COSTS;
-use crate::scenario::{PointSpec, Scenario, TcpBy};
+use crate::scenario::{PointSpec, Scenario};
+use crate::study;
 
 /// The longest message in bytes: both ends hold a message in memory as a whole.
-const LONGEST_MESSAGE: u64 = 128 << 20;
-/// The largest image in bytes: every client has a target, and all are in the memory of one machine.
-const LARGEST_IMAGE: u64 = 1 << 30;
-/// The largest data of a job in bytes.
-const LARGEST_JOB: u64 = 1 << 30;
-
-fn refused(message: impl Into<String>, help: impl Into<String>) -> TestbedError {
+pub(crate) const LONGEST_MESSAGE: u64 = 128 << 20;
+/// Returns the refusal of what the testbed does not do, with what can be done instead.
+pub(crate) fn refused(message: impl Into<String>, help: impl Into<String>) -> TestbedError {
     TestbedError::Refused { message: message.into(), help: help.into() }
 }
 
@@ -49,7 +39,8 @@ pub(super) fn machine(overlay: bool) -> Result<(), TestbedError> {
 pub(super) fn point(point: &PointSpec, overlay: bool) -> Result<(), TestbedError> {
     let fabric = Fabric::new(&point.config.fabric)
         .map_err(|error| refused(error.to_string(), "see [fabric] in the scenario"))?;
-    if fabric.has_ocs() && point.reduce.is_none() {
+    let kind = point.study.kind().map(|kind| kind.on_testbed());
+    if fabric.has_ocs() && !matches!(kind, Some(Ok(kind)) if kind.moves_circuits()) {
         return Err(refused(
             "the testbed moves circuits only under jobs of [workload.reduce]: the ideal times of messages are those of \
              fixed racks",
@@ -57,26 +48,9 @@ pub(super) fn point(point: &PointSpec, overlay: bool) -> Result<(), TestbedError
         ));
     }
     features(point)?;
-    if let Some(reduce) = &point.reduce {
-        jobs(point, reduce)?;
-    }
-    if point.plan.is_some() {
-        return Err(refused(
-            "[workload.plan] has no packets",
-            "`rackweave run` computes its plans",
-        ));
-    }
-    if point.allreduce.is_some() {
-        return Err(refused(
-            "the testbed runs no [workload.allreduce]",
-            "`rackweave run` simulates it",
-        ));
-    }
-    if let Some(image) = &point.image {
-        images(point, image, overlay)?;
-    }
-    if let Some(cast) = &point.cast {
-        files(point, cast, overlay)?;
+    let kind = kind.transpose().map_err(|[message, help]| refused(message, help))?;
+    if let Some(kind) = kind {
+        kind.check(point, overlay)?;
     }
     endpoints(point, overlay)?;
     let hosts = u64::from(fabric.hosts());
@@ -95,7 +69,8 @@ pub(super) fn point(point: &PointSpec, overlay: bool) -> Result<(), TestbedError
             "`workload.truncate` cuts the distribution",
         ));
     }
-    let wanted = packets_per_second(point, &fabric)?;
+    let busy_hosts = kind.map_or(0, OnTestbed::busy_hosts);
+    let wanted = packets_per_second(point, &fabric, busy_hosts)?;
     if let Some(most) = point.testbed.max_packets_per_second.filter(|most| wanted > *most as f64) {
         return Err(refused(
             format!(
@@ -149,162 +124,6 @@ fn rpcs_fit(transport: &TransportConfig, workload: &WorkloadConfig) -> Result<()
     ))
 }
 
-/// Checks the parameters of a cast.
-fn files(point: &PointSpec, cast: &CastConfig, overlay: bool) -> Result<(), TestbedError> {
-    let in_simulator = "`rackweave run` simulates it";
-    if overlay {
-        return Err(refused(
-            "the overlay carries no files to many: `rackweave cast` has a separate UDP socket",
-            "without --overlay (as root) hosts are network namespaces",
-        ));
-    }
-    if !matches!(point.config.fabric.topology, Topology::SingleSwitch { .. }) {
-        let message = "the testbed sends files to many only through a single switch";
-        return Err(refused(message, "set topology = \"single-switch\""));
-    }
-    if !point.config.streams.is_empty() {
-        let message = "the testbed carries no [[background]] streams beside files to many";
-        return Err(refused(message, in_simulator));
-    }
-    if cast.senders.len() > 1 || cast.processes > 1 {
-        let message = "the testbed's sender of files has one port and one process";
-        return Err(refused(message, in_simulator));
-    }
-    if cast.cost != Cost::default() {
-        let message = "[workload.cast.cpu] is simulated: real senders take the time they take";
-        return Err(refused(message, "leave it out here"));
-    }
-    if !cast.crashed.is_empty() {
-        let message = "the testbed does not crash senders and receivers of files";
-        return Err(refused(message, in_simulator));
-    }
-    let total = cast.bytes();
-    if total > LONGEST_MESSAGE {
-        return Err(refused(
-            format!("files of {total} bytes in all: the testbed takes {LONGEST_MESSAGE} at most"),
-            "each host holds them in memory to verify received bytes",
-        ));
-    }
-    match &cast.scheme {
-        Scheme::Unicast { .. } => {
-            let message = "the testbed has no cast-unicast: its UDP copies are not repaired";
-            Err(refused(message, "orca with spread = \"unicast\" sends copies and repairs them"))
-        }
-        Scheme::Orca(orca) => match orca.spread {
-            Spread::Labels => {
-                let message = "the testbed's hosts have no labels, because they have no controller";
-                Err(refused(message, "set spread to \"multicast\", \"relay\" or \"unicast\""))
-            }
-            Spread::Relay | Spread::Multicast | Spread::Unicast => Ok(()),
-        },
-        Scheme::Streams { .. } if cast.files.len() > 1 => {
-            let message = "the testbed sends only one file over cast-tcp and cast-chain";
-            Err(refused(message, in_simulator))
-        }
-        Scheme::Streams { .. } if point.testbed.tcp == TcpBy::Machine => {
-            let message = "the testbed sends files to many only over the kernel's TCP";
-            Err(refused(message, "leave out testbed.tcp"))
-        }
-        Scheme::Streams { .. } => Ok(()),
-    }
-}
-
-/// Checks the parameters of SWP2P, and returns how many hosts its server has to find in a rack.
-fn p2p(scheme: &P2pScheme, in_simulator: &'static str) -> Result<Option<u32>, TestbedError> {
-    if matches!(scheme.carrier, Carrier::Fluid) {
-        let message = "the testbed has no carrier \"fluid\": real chunks are packets";
-        return Err(refused(message, in_simulator));
-    }
-    if let Redirects::Switches { per_second: 1.., .. } = scheme.redirects {
-        let message =
-            "the testbed's switch has its program in the data plane, and no slow processor";
-        return Err(refused(message, "leave out transport.swp2p.switch_requests_per_second"));
-    }
-    Ok(match scheme.redirects {
-        Redirects::Server => scheme.directory.hosts_per_rack,
-        Redirects::Nobody | Redirects::Switches { .. } => None,
-    })
-}
-
-/// Checks the parameters of an image.
-fn images(point: &PointSpec, image: &ImageConfig, overlay: bool) -> Result<(), TestbedError> {
-    let in_simulator = "`rackweave run` simulates it";
-    if overlay {
-        return Err(refused(
-            "the overlay carries no images: `rackweave image` has sockets and addresses of its own",
-            "without --overlay (as root) hosts are network namespaces",
-        ));
-    }
-    let rack = match &image.scheme {
-        image::Scheme::P2p(scheme) => p2p(scheme, in_simulator)?,
-        image::Scheme::Frisbee { .. } => None,
-    };
-    if !point.config.streams.is_empty() {
-        let message = "the testbed carries no [[background]] streams beside an image";
-        return Err(refused(message, in_simulator));
-    }
-    if !image.crashed.is_empty() {
-        let message = "the testbed does not crash the server and the clients of an image";
-        return Err(refused(message, in_simulator));
-    }
-    if point.testbed.tcp == TcpBy::Machine {
-        let message = "the testbed carries images only over the kernel's TCP";
-        return Err(refused(message, "leave out testbed.tcp"));
-    }
-    if let Some(congestion) = point.kernel_tcp.iter().flatten().find(|name| !kernel_has(name)) {
-        return Err(refused(
-            format!("this kernel has no congestion control `{congestion}`"),
-            "set `congestion` to \"cubic\" or \"newreno\"",
-        ));
-    }
-    let bytes = image.image.bytes();
-    if bytes > LARGEST_IMAGE {
-        return Err(refused(
-            format!("an image of {bytes} bytes: the testbed takes {LARGEST_IMAGE} at most"),
-            "each client has a target of this size, in memory",
-        ));
-    }
-    let chunk = image.image.chunk_bytes();
-    if !chunk.is_power_of_two() || !(1 << 16..=1 << 24).contains(&chunk) {
-        let message = format!(
-            "chunks of {chunk} bytes: those of image files are a power of two, from 64 KiB to 16 MiB"
-        );
-        return Err(refused(message, in_simulator));
-    }
-    // The server knows racks by prefixes of 16 to 30 bits.
-    if let Some(hosts) = rack.filter(|it| !it.is_power_of_two() || !(4..=1 << 16).contains(it)) {
-        return Err(refused(
-            format!("racks of {hosts} hosts: the server knows those of 4, 8, 16 ... hosts"),
-            "change fabric.hosts_per_leaf, or use a single switch",
-        ));
-    }
-    Ok(())
-}
-
-/// Checks the parameters of jobs.
-fn jobs(point: &PointSpec, reduce: &ReduceConfig) -> Result<(), TestbedError> {
-    let in_simulator = "`rackweave run` simulates it";
-    if reduce.job.map != Map::Local {
-        let message = "the testbed carries no data of jobs to their workers";
-        return Err(refused(
-            message,
-            "set workload.reduce.map to \"local\": workers have their data",
-        ));
-    }
-    if !point.config.streams.is_empty() {
-        let message = "the testbed carries no [[background]] streams beside jobs";
-        return Err(refused(message, in_simulator));
-    }
-    if let Some(job) = reduce.jobs.iter().find(|job| job.bytes > LARGEST_JOB) {
-        let bytes = job.bytes;
-        return Err(refused(
-            format!("a job of {bytes} bytes: the testbed takes {LARGEST_JOB} at most"),
-            "the pairs of all workers are in the memory of one machine",
-        ));
-    }
-    Ok(())
-}
-
 fn endpoints(point: &PointSpec, overlay: bool) -> Result<(), TestbedError> {
     let endpoints = EndpointSpecs::of(point, overlay);
     if overlay && endpoints.endpoints.len() > 1 {
@@ -351,22 +170,17 @@ fn endpoints(point: &PointSpec, overlay: bool) -> Result<(), TestbedError> {
 
 /// Returns an upper estimate of the rate of data packets and of the packets that answer them, on all links but the
 /// hosts' own, which the switch has to carry.
-fn packets_per_second(point: &PointSpec, fabric: &Fabric) -> Result<f64, TestbedError> {
+fn packets_per_second(
+    point: &PointSpec,
+    fabric: &Fabric,
+    busy_hosts: usize,
+) -> Result<f64, TestbedError> {
     let hosts = fabric.hosts();
     let links = fabric.path(HostId(0), HostId(hosts - 1)).len().saturating_sub(1) as f64;
     let full_per_second =
         fabric.host_rate().0 as f64 / 8.0 / f64::from(frame::wire_bytes(frame::MTU));
     // Each receiver has a full link, and every other packet is answered.
-    let mut sum = match &point.cast {
-        Some(cast) => cast.receivers.len() as f64 * full_per_second * 1.5,
-        None => 0.0,
-    };
-    if let Some(image) = &point.image {
-        sum += image.clients.len() as f64 * full_per_second * 1.5;
-    }
-    if let Some(reduce) = &point.reduce {
-        sum += reduce.hosts().len() as f64 * full_per_second * 1.5;
-    }
+    let mut sum = busy_hosts as f64 * full_per_second * 1.5;
     for stream in &point.config.streams {
         let workload = &stream.workload;
         let all = hosts as usize;
@@ -414,18 +228,9 @@ pub(super) fn notes(scenario: &Scenario, overlay: bool) -> Vec<String> {
     } else {
         notes.push(NO_COSTS.into());
     }
-    if scenario.points.iter().any(|point| point.reduce.is_some()) {
-        notes.push(
-            "jobs wait for map_cost and reduce_cost as in the simulator, and take the machine's time beside that"
-                .into(),
-        );
-    }
-    if scenario.points.iter().any(|point| point.image.is_some()) {
-        notes.push(
-            "expand_rate, disk_rate and write_buffer are simulated: real clients take the time that they take, and \
-             the image cannot be compressed"
-                .into(),
-        );
+    for kind in study::KINDS {
+        let is_there = || scenario.points.iter().any(|point| kind.is_of(&point.study));
+        notes.extend(kind.testbed_note.filter(|_| is_there()).map(str::to_owned));
     }
     notes
 }
@@ -445,7 +250,7 @@ mod tests {
             );
             let scenario = Scenario::parse("x.toml", &text, Path::new("."), &[], None).unwrap();
             let point = &scenario.points[0];
-            packets_per_second(point, &Fabric::new(&point.config.fabric).unwrap()).unwrap()
+            packets_per_second(point, &Fabric::new(&point.config.fabric).unwrap(), 0).unwrap()
         };
         let homa = packets("homa");
         for (transport, answered) in [("tcp", 0.6), ("swift", 1.0), ("polo", 1.3)] {

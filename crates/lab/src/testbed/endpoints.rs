@@ -74,7 +74,7 @@ pub(super) fn uses_kernel_tcp(point: &PointSpec, overlay: bool, congestion: &str
 }
 
 /// Returns whether this kernel has the congestion control.
-pub(super) fn kernel_has(congestion: &str) -> bool {
+pub(crate) fn kernel_has(congestion: &str) -> bool {
     let path = "/proc/sys/net/ipv4/tcp_available_congestion_control";
     let known = std::fs::read_to_string(path).unwrap_or_default();
     known.split_whitespace().any(|name| name == congestion)

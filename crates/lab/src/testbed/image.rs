@@ -10,7 +10,7 @@ use rackweave_image::{Packing, Progress, pack};
 
 use super::TestbedError;
 use super::cleanup::RunEntry;
-use crate::image::ImageConfig;
+use crate::study::image::ImageConfig;
 
 /// The name of the image.
 pub(super) const NAME: &str = "image";

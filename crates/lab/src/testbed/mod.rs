@@ -14,6 +14,7 @@ mod cleanup;
 mod collect;
 mod endpoints;
 mod image;
+mod kind;
 mod point;
 mod process;
 mod protocol;
@@ -25,15 +26,15 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use rackweave_core::Time;
 use rackweave_sim::Fabric;
 
+pub(crate) use self::check::{LONGEST_MESSAGE, refused};
+pub(crate) use self::endpoints::kernel_has;
+pub(crate) use self::kind::{Ends, HostProcess, OnTestbed};
 pub use self::process::WorkerCommand;
 pub use self::protocol::Role;
-pub(crate) use self::protocol::{HostWork, SwitchWork};
-pub(crate) use self::worker::SWITCH_PRIORITY;
+pub(crate) use self::protocol::{HostWork, StudyEnd, SwitchWork};
 pub use self::worker::main as worker_main;
-use crate::cast::CastSummary;
+pub(crate) use self::worker::{SWITCH_PRIORITY, run_cast, run_image, run_reduce};
 use crate::error::ScenarioError;
-use crate::image::ImageSummary;
-use crate::reduce::ReduceSummary;
 use crate::results::{Capture, PointFailure, PointResult, Results};
 use crate::run::{PointEnd, Progress, collect, peak_rss_bytes};
 use crate::scenario::{PointSpec, Scenario, ScenarioText, World};
@@ -294,15 +295,9 @@ impl Testbed {
                 let mut result = PointResult::new(index, spec, ran.result, ran.cpu_s);
                 result.summary.doubts = ran.doubts;
                 result.capture = Capture::Frames(ran.capture);
-                if let (Some(config), Some(cast)) = (&spec.cast, ran.cast) {
-                    result.summary.cast = Some(CastSummary::new(config, &cast));
-                    result.cast = Some(cast);
-                }
-                if let (Some(config), Some(image)) = (&spec.image, ran.image) {
-                    result.summary.image = Some(ImageSummary::new(config, &image));
-                }
-                if let Some(reduce) = ran.reduce {
-                    result.summary.reduce = Some(ReduceSummary::new(&reduce));
+                if let Some((summary, detail)) = ran.study {
+                    result.summary.study = summary;
+                    result.detail = detail;
                 }
                 PointEnd::Finished(Box::new(result))
             }

@@ -29,10 +29,9 @@ use super::protocol::{
 };
 use super::worker::SWITCH_PRIORITY;
 use super::{PointWork, Testbed, TestbedError, space, worker};
-use crate::cast::CastResult;
-use crate::image::ImageResult;
-use crate::reduce::{Controlled, Controller, ReduceConfig, ReduceResult};
 use crate::scenario::PointSpec;
+use crate::study::reduce::{Controlled, Controller, ReduceConfig};
+use crate::study::{Study, StudyDetail, StudySummary};
 
 /// The time from when all workers have read the scenario to the start of the load. In it they bind their addresses and
 /// greet their peers. If it is too short on a busy machine, the workers are started again with four times as much.
@@ -50,12 +49,8 @@ const MOVE_WITHIN: Span = Span::from_secs(5);
 /// The outcome of a point.
 pub(super) struct PointOutcome {
     pub(super) result: RunResult,
-    /// The results of the cast, if the workload is one.
-    pub(super) cast: Option<CastResult>,
-    /// The results of the image, if the workload is one.
-    pub(super) image: Option<ImageResult>,
-    /// The results of jobs, if the workload is some.
-    pub(super) reduce: Option<ReduceResult>,
+    /// The results that only the workload's kind has.
+    pub(super) study: Option<(StudySummary, Option<StudyDetail>)>,
     /// The frames that crossed the interfaces [`RunResult::capture_names`].
     pub(super) capture: Vec<Frame>,
     pub(super) cpu_s: f64,
@@ -159,13 +154,16 @@ pub(super) fn run(
         None => None,
     };
     let entry = journal.begin()?;
-    let image = match &point.image {
-        Some(image) => Some(ImageFolder::make(&entry, image, config.seed)?),
-        None => None,
+    let image = match &point.study {
+        Study::Image(image) => Some(ImageFolder::make(&entry, image, config.seed)?),
+        _ => None,
     };
     let space = if bed.overlay { None } else { Some(space::Space::make(&entry, point)?) };
     let (sender, update) = channel();
-    let planned = point.reduce.as_deref().filter(|reduce| reduce.control.is_some());
+    let planned = match &point.study {
+        Study::Reduce(reduce) if reduce.control.is_some() => Some(&**reduce),
+        _ => None,
+    };
     let run = PointRun {
         bed,
         point,
@@ -458,7 +456,7 @@ impl PointRun<'_> {
     /// Lets the control plane act on what hosts have reported.
     fn control(&mut self, now: Time) -> Result<(), TestbedError> {
         let point = self.point;
-        let Some(reduce) = &point.reduce else { return Ok(()) };
+        let Study::Reduce(reduce) = &point.study else { return Ok(()) };
         let Some(mut controller) = self.controller.take() else { return Ok(()) };
         let mut bed = Bed { run: self, reduce, failed: None };
         controller.act(&mut bed, now);

@@ -14,7 +14,7 @@ use rackweave_sim::result::{Counters, LinkStats, QueueSample};
 use rackweave_wire::pcapng::Frame;
 use serde::{Deserialize, Serialize};
 
-use crate::image::{ClientReport, ServerReport};
+use crate::study::image::{ClientReport, ServerReport};
 
 /// The role of a process in a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Deserialize, Serialize)]
@@ -112,7 +112,7 @@ pub(super) struct Records {
     pub(super) arrived: Vec<Arrived>,
     /// The jobs whose master is at this host.
     #[serde(skip_serializing_if = "Vec::is_empty", default)]
-    pub(super) jobs: Vec<JobEnd>,
+    pub(crate) jobs: Vec<JobEnd>,
     /// The numbers of those that have become ready since the last report, and wait for a grant.
     #[serde(skip_serializing_if = "Vec::is_empty", default)]
     pub(super) ready: Vec<u16>,
@@ -200,7 +200,7 @@ pub(super) struct Arrived {
 
 /// A host's report at its end.
 #[derive(Clone, Debug, Default, Deserialize, Serialize)]
-pub(super) struct HostEnd {
+pub(crate) struct HostEnd {
     pub(super) cpu_s: f64,
     /// The number of datagrams sent and received.
     pub(super) packets: u64,
@@ -214,15 +214,9 @@ pub(super) struct HostEnd {
     pub(super) recovery: Vec<(u8, RecoveryCounters)>,
     #[serde(default)]
     pub(super) work: HostWork,
-    /// The report on the cast, if the workload is one.
+    /// The report on the workload, if it is of a kind.
     #[serde(skip_serializing_if = "Option::is_none", default)]
-    pub(super) cast: Option<CastEnd>,
-    /// The report on the image, if the workload is one.
-    #[serde(skip_serializing_if = "Option::is_none", default)]
-    pub(super) image: Option<ImageEnd>,
-    /// The report on jobs, if the workload is some.
-    #[serde(skip_serializing_if = "Option::is_none", default)]
-    pub(super) reduce: Option<ReduceEnd>,
+    pub(crate) study: Option<StudyEnd>,
 }
 
 /// What a host's process has done since it was ready for the load.
@@ -270,16 +264,42 @@ pub(crate) struct SwitchWork {
     pub(crate) pairs: u64,
 }
 
+/// A host's report on a kind of workload.
+#[derive(Clone, Debug, Deserialize, Serialize)]
+pub(crate) enum StudyEnd {
+    Cast(CastEnd),
+    Image(ImageEnd),
+    Reduce(ReduceEnd),
+}
+
+impl StudyEnd {
+    /// Returns reasons to doubt the results, for which host this number stands.
+    pub(super) fn doubts(&self, host: u32) -> Vec<String> {
+        match self {
+            Self::Cast(_) => Vec::new(),
+            Self::Image(end) => {
+                let problem = end.problem.iter();
+                problem.map(|problem| format!("host {host}: {problem}")).collect()
+            }
+            Self::Reduce(end) => {
+                let failed =
+                    |job: &JobEnd| Some(format!("job {}: {}", job.job, job.failed.as_ref()?));
+                end.jobs.iter().filter_map(failed).collect()
+            }
+        }
+    }
+}
+
 /// A host's report on the jobs whose master it is.
 #[derive(Clone, Debug, Default, Deserialize, Serialize)]
-pub(super) struct ReduceEnd {
-    pub(super) jobs: Vec<JobEnd>,
+pub(crate) struct ReduceEnd {
+    pub(crate) jobs: Vec<JobEnd>,
 }
 
 /// How far a job has come. Times are in ticks since the start of the load.
 #[derive(Clone, Debug, Default, Deserialize, Serialize)]
-pub(super) struct JobEnd {
-    pub(super) job: u16,
+pub(crate) struct JobEnd {
+    pub(crate) job: u16,
     started: Option<u64>,
     ready: Option<u64>,
     granted: Option<u64>,
@@ -324,7 +344,7 @@ impl JobEnd {
     }
 
     /// Returns the record, in which the reason of a failure is only that its master has reported one.
-    pub(super) fn record(&self) -> Record {
+    pub(crate) fn record(&self) -> Record {
         let time = |ps: Option<u64>| ps.map(Time::from_ticks);
         let [missing, wrong, lost, occurrences] = self.errors;
         Record {
@@ -349,25 +369,25 @@ impl JobEnd {
 
 /// A host's report on an image at its end.
 #[derive(Clone, Debug, Default, Deserialize, Serialize)]
-pub(super) struct ImageEnd {
+pub(crate) struct ImageEnd {
     /// The client's report, if the host is one.
-    pub(super) client: Option<ClientReport>,
+    pub(crate) client: Option<ClientReport>,
     /// The server's report, if the host is the server.
-    pub(super) server: Option<ServerReport>,
+    pub(crate) server: Option<ServerReport>,
     /// Why the image was not fetched, or could not be served.
     pub(super) problem: Option<String>,
     /// The number of bytes sent over the host's interface since the load started, including Ethernet's preamble and
     /// gap.
-    pub(super) link_bytes: u64,
+    pub(crate) link_bytes: u64,
 }
 
 /// A host's report on a cast at its end.
 #[derive(Clone, Debug, Default, Deserialize, Serialize)]
-pub(super) struct CastEnd {
-    pub(super) report: Report,
+pub(crate) struct CastEnd {
+    pub(crate) report: Report,
     /// The number of bytes sent over the host's interface since the load started, including Ethernet's preamble and
     /// gap.
-    pub(super) link_bytes: u64,
+    pub(crate) link_bytes: u64,
 }
 
 /// The delays with which a host started its messages.
@@ -388,16 +408,16 @@ pub(super) struct MeasuredRoundTrips {
 
 /// The switch's report at its end.
 #[derive(Clone, Debug, Default, Deserialize, Serialize)]
-pub(super) struct SwitchEnd {
+pub(crate) struct SwitchEnd {
     pub(super) cpu_s: f64,
     #[serde(default)]
     pub(super) work: SwitchWork,
-    pub(super) counters: Counters,
+    pub(crate) counters: Counters,
     pub(super) queues: Vec<QueueSample>,
-    pub(super) links: Vec<LinkStats>,
+    pub(crate) links: Vec<LinkStats>,
     pub(super) capture: Vec<Frame>,
     /// What the programs of all switches have counted, by name.
-    pub(super) program: BTreeMap<String, u64>,
+    pub(crate) program: BTreeMap<String, u64>,
     /// The circuits over time, in ticks since the start of the load; empty without an optical circuit switch.
     #[serde(skip_serializing_if = "Vec::is_empty", default)]
     pub(super) circuits: Vec<(u64, WireCircuits)>,

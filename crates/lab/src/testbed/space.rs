@@ -1,15 +1,12 @@
 //! The network namespaces of a run.
 
 use rackweave_core::HostId;
-use rackweave_group::imaging::p2p::node::Carrier;
 use rackweave_linux::netns::{self, Network, TcpSettings};
 use rackweave_transport::TransportConfig;
 
 use super::cleanup::RunEntry;
 use super::protocol::Role;
 use super::{NetworkError, TestbedError};
-use crate::cast::Scheme;
-use crate::image;
 use crate::scenario::{Nic, PointSpec};
 
 /// The prefix of all names, which the run's id follows.
@@ -62,19 +59,10 @@ pub(super) fn switch_end(host: u32) -> String {
 /// Returns the settings of the first stream over TCP. Congestion control is also set for each connection, so that the
 /// machine's default never has an effect.
 fn tcp_settings(point: &PointSpec) -> TcpSettings {
-    let of_cast = point.cast.as_ref().and_then(|cast| match &cast.scheme {
-        Scheme::Streams { transport, .. } => Some(transport),
-        _ => None,
-    });
-    let of_image = point.image.as_ref().and_then(|image| match &image.scheme {
-        image::Scheme::P2p(scheme) => match &scheme.carrier {
-            Carrier::Transport(transport) => Some(transport),
-            Carrier::Fluid => None,
-        },
-        image::Scheme::Frisbee { .. } => None,
-    });
+    let kind = point.study.kind().and_then(|kind| kind.on_testbed().ok());
+    let of_kind = kind.and_then(|kind| kind.carrier());
     let streams = point.config.streams.iter().map(|stream| &stream.transport);
-    let streams = streams.chain(of_cast).chain(of_image).zip(&point.kernel_tcp);
+    let streams = streams.chain(of_kind).zip(&point.kernel_tcp);
     let tcp = streams.filter_map(|(transport, congestion)| match transport {
         TransportConfig::Tcp(config) => Some((config, (*congestion)?)),
         _ => None,

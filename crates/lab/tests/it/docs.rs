@@ -5,6 +5,7 @@ use std::path::Path;
 use rackweave_docs::keys::KeyTable;
 use rackweave_lab::Scenario;
 use rackweave_lab::list::{Topic, items};
+use rackweave_lab::study;
 
 const SCENARIO: &str = include_str!("../../../../docs/reference/scenario.md");
 const TRANSPORTS: &str = include_str!("../../../../docs/reference/transports.md");
@@ -59,14 +60,18 @@ fn the_keys_of_documents_are_those_that_are_read() {
         ("TestbedKeys", format!("{FABRIC}{TCP}{WORKLOAD}[testbed]\n{UNKNOWN}")),
         ("Plot", format!("{FABRIC}{TCP}{WORKLOAD}[plot]\n{UNKNOWN}")),
         ("FaultSpec", format!("{FABRIC}{TCP}{WORKLOAD}[[faults]]\n{UNKNOWN}")),
-        ("CastKeys", format!("{FABRIC}{TCP}[workload.cast]\n{UNKNOWN}")),
         ("CpuKeys", format!("{FABRIC}{TCP}[workload.cast.cpu]\n{UNKNOWN}")),
-        ("ImageKeys", format!("{FABRIC}{TCP}[workload.image]\n{UNKNOWN}")),
-        ("ReduceKeys", format!("{FABRIC}{TCP}[workload.reduce]\n{UNKNOWN}")),
-        ("PlanKeys", format!("{FABRIC}{TCP}[workload.plan]\n{UNKNOWN}")),
-        ("AllreduceKeys", format!("{FABRIC}{TCP}[workload.allreduce]\n{UNKNOWN}")),
+        ("PlaneKeys", format!("{FABRIC}{TCP}[workload.cast.plane]\n{UNKNOWN}")),
     ] {
         let table = tables.iter().find(|table| table.name == name).unwrap();
+        assert_eq!(known_keys(&text), names(table), "{name}");
+    }
+    // The kinds of workload are those of the registry: the struct of `[workload.cast]` is `CastKeys`.
+    for kind in study::names() {
+        let name = format!("{}{}Keys", kind[..1].to_uppercase(), &kind[1..]);
+        let table = tables.iter().find(|table| table.name == name);
+        let table = table.unwrap_or_else(|| panic!("no `{name}` with the keys of {kind}"));
+        let text = format!("{FABRIC}{TCP}[workload.{kind}]\n{UNKNOWN}");
         assert_eq!(known_keys(&text), names(table), "{name}");
     }
     let homa = tables.iter().find(|table| table.name == "HomaKeys").unwrap();

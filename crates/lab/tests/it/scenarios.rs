@@ -6,7 +6,7 @@ use proptest::prelude::*;
 use rackweave_core::{Bytes, Rate, Span};
 use rackweave_lab::{Batch, Scenario, builtin};
 use rackweave_sim::config::{BufferConfig, Topology};
-use rackweave_transport::{TransportConfig, phost, polo};
+use rackweave_transport::{TransportConfig, exchange, phost, polo};
 use rackweave_workload::{Exchange, Pattern, StreamMode};
 use serde_json::json;
 
@@ -138,7 +138,7 @@ fn keys_of_ndp_and_phost_reach_their_configurations() {
         "transport.pull_percent=95",
         "transport.spray=false",
     ]);
-    assert_eq!((config.initial_window, config.pull_percent, config.spray), (7, 95, false));
+    assert_eq!((config.initial_window, config.pull_percent, config.common.spray), (7, 95, false));
     assert_eq!(config.max_rto, Span::from_ms(90));
 
     let phost = |more: &[&str]| match transport(&[&["transport.name=phost"], more].concat()) {
@@ -161,7 +161,7 @@ fn keys_of_ndp_and_phost_reach_their_configurations() {
         "transport.spray=false",
     ]);
     assert_eq!(config.short_priority, config.long_priority);
-    assert_eq!((config.free_tokens, config.token_window, config.spray), (3, 3, false));
+    assert_eq!((config.free_tokens, config.token_window, config.common.spray), (3, 3, false));
     assert_eq!((config.token_expiry, config.resend_after), (Span::from_us(7), Span::from_us(50)));
     assert_eq!(config.order, phost::TokenOrder::RoundRobin);
 }
@@ -197,7 +197,9 @@ fn keys_of_polo_reach_its_configuration() {
         "transport.pause_probe=10 ms",
         "transport.spray=true",
     ]);
+    let slides = polo::Config::slides();
     let expected = polo::Config {
+        common: exchange::Config { spray: true, ..slides.common },
         first_window: 5,
         rto: Span::from_ms(20),
         max_rto: Span::from_ms(20),
@@ -209,9 +211,8 @@ fn keys_of_polo_reach_its_configuration() {
         min_drives: 60,
         max_drives: 60,
         pause_probe: Span::from_ms(10),
-        spray: true,
         reorder_margin: 3,
-        ..polo::Config::slides()
+        ..slides
     };
     assert_eq!(*config, expected);
 }

@@ -6,9 +6,7 @@ use rackweave_core::{HostId, Packet, Rate, Span, Time};
 use rackweave_group::orca::system::Orca;
 use rackweave_group::orca::view::View;
 use rackweave_switch::Fabric;
-use rackweave_switch::config::{
-    BufferConfig, FabricConfig, Fault, FaultKind, FaultPlace, Routing, SwitchConfig, Topology,
-};
+use rackweave_switch::config::{FabricConfig, Fault, FaultKind, FaultPlace, SwitchConfig};
 use rackweave_wire::orca::{
     self, Body, Control, Data, GROUP, Header, Key, Label, Labelled, PORT, Session, TO_AGENT,
     TO_GROUP,
@@ -30,23 +28,12 @@ const BOSS: HostId = HostId(4);
 
 fn fabric() -> Fabric {
     let host_link = Rate(1_000_000_000);
-    Fabric::new(&FabricConfig {
-        topology: Topology::SingleSwitch { hosts: HOSTS, host_link },
-        host_link_delay: Span::from_us(1),
-        host_link_delays: Vec::new(),
-        core_link_delay: Span::ZERO,
-        host_send_delay: Span::ZERO,
-        host_receive_delay: Span::ZERO,
-        switch: SwitchConfig {
-            latency: Span::ZERO,
-            buffer: BufferConfig::PerPort { bytes: u64::MAX },
-            ecn_threshold_bytes: None,
-            priorities: true,
-            trim: None,
-            options: Default::default(),
-            routing: Routing::Transport,
-        },
-    })
+    Fabric::new(
+        &FabricConfig::single_switch(HOSTS, host_link)
+            .with_link_delay(Span::from_us(1))
+            .without_host_delays()
+            .with_switch(SwitchConfig::unlimited()),
+    )
     .unwrap()
 }
 

@@ -7,9 +7,7 @@ use rackweave_group::orca::system::Orca;
 use rackweave_group::reduce::switch::Config;
 use rackweave_group::reduce::system::Reduce;
 use rackweave_switch::Fabric;
-use rackweave_switch::config::{
-    BufferConfig, FabricConfig, Fault, FaultKind, FaultPlace, Routing, SwitchConfig, Topology,
-};
+use rackweave_switch::config::{FabricConfig, Fault, FaultKind, FaultPlace, SwitchConfig};
 use rackweave_wire::frame::{host_at, ip_address};
 use rackweave_wire::reduce::{
     Body, Header, KEY_BYTES, KIND, Open, Operator, PORT, Pairs, Rule, SUM_BYTES, decode, encode,
@@ -43,23 +41,10 @@ impl Bench {
     fn new(encapsulation: Encapsulation, reduce: Option<Reduce>, faults: Vec<Fault>) -> Self {
         let system: Arc<Systems> = Arc::new((Some(Orca::default()), reduce));
         let rules = Rules { hosts: 4, switches: 1, mtu: 1500, system: Arc::clone(&system) };
-        let fabric = FabricConfig {
-            topology: Topology::SingleSwitch { hosts: 4, host_link: Rate::from_gbps(1) },
-            host_link_delay: Span::from_us(1),
-            host_link_delays: Vec::new(),
-            core_link_delay: Span::ZERO,
-            host_send_delay: Span::ZERO,
-            host_receive_delay: Span::ZERO,
-            switch: SwitchConfig {
-                latency: Span::ZERO,
-                buffer: BufferConfig::PerPort { bytes: u64::MAX },
-                ecn_threshold_bytes: None,
-                priorities: true,
-                trim: None,
-                options: Default::default(),
-                routing: Routing::Transport,
-            },
-        };
+        let fabric = FabricConfig::single_switch(4, Rate::from_gbps(1))
+            .with_link_delay(Span::from_us(1))
+            .without_host_delays()
+            .with_switch(SwitchConfig::unlimited());
         let core = CoreConfig {
             fabric: Fabric::new(&fabric).unwrap(),
             faults,

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use rackweave_core::{Header, HostId, Packet, PayloadStore, Port, Rate, Span, Time, Verdict};
 use rackweave_group::orca::system::Orca;
 use rackweave_switch::Fabric;
-use rackweave_switch::config::{BufferConfig, FabricConfig, Routing, SwitchConfig, Topology};
+use rackweave_switch::config::{FabricConfig, SwitchConfig};
 use rackweave_switch::system::{
     Either, Never, Outgoing, Parsed, Protocol, System, SystemError, SystemProgram,
 };
@@ -125,23 +125,12 @@ impl SystemProgram for Redirect {
 type Both = (Option<Orca>, Option<Chunks>);
 
 fn fabric(hosts: u32) -> Fabric {
-    Fabric::new(&FabricConfig {
-        topology: Topology::SingleSwitch { hosts, host_link: Rate::from_gbps(1) },
-        host_link_delay: Span::from_us(1),
-        host_link_delays: Vec::new(),
-        core_link_delay: Span::ZERO,
-        host_send_delay: Span::ZERO,
-        host_receive_delay: Span::ZERO,
-        switch: SwitchConfig {
-            latency: Span::ZERO,
-            buffer: BufferConfig::PerPort { bytes: u64::MAX },
-            ecn_threshold_bytes: None,
-            priorities: true,
-            trim: None,
-            options: Default::default(),
-            routing: Routing::Transport,
-        },
-    })
+    Fabric::new(
+        &FabricConfig::single_switch(hosts, Rate::from_gbps(1))
+            .with_link_delay(Span::from_us(1))
+            .without_host_delays()
+            .with_switch(SwitchConfig::unlimited()),
+    )
     .unwrap()
 }
 

@@ -5,8 +5,7 @@ use std::sync::Arc;
 use rackweave_core::{DropReason, Ecn, HostId, Packet, Rate, Span, Time, frame};
 use rackweave_switch::Fabric;
 use rackweave_switch::config::{
-    BufferConfig, FabricConfig, Fault, FaultKind, FaultPlace, Routing, SwitchConfig, Topology,
-    TrimConfig,
+    BufferConfig, FabricConfig, Fault, FaultKind, FaultPlace, SwitchConfig, Topology, TrimConfig,
 };
 use rackweave_switch::system::Never;
 use rackweave_wire::overlay;
@@ -24,23 +23,15 @@ const FULL: u64 = 1538;
 const FULL_SPAN: Span = Span::from_ps(FULL * 80_000);
 
 fn config(topology: Topology) -> FabricConfig {
-    FabricConfig {
-        topology,
-        host_link_delay: Span::from_us(2),
-        host_link_delays: Vec::new(),
-        core_link_delay: Span::from_us(3),
-        host_send_delay: Span::ZERO,
-        host_receive_delay: Span::ZERO,
-        switch: SwitchConfig {
-            latency: Span::from_us(1),
-            buffer: BufferConfig::PerPort { bytes: u64::MAX },
-            ecn_threshold_bytes: None,
-            priorities: true,
-            trim: None,
-            options: Default::default(),
-            routing: Routing::Transport,
-        },
-    }
+    FabricConfig::new(topology)
+        .with_link_delays(Span::from_us(2), Span::from_us(3))
+        .without_host_delays()
+        .with_switch(
+            SwitchConfig::default()
+                .with_latency(Span::from_us(1))
+                .with_buffer(u64::MAX)
+                .without_marking(),
+        )
 }
 
 fn single(hosts: u32) -> FabricConfig {
@@ -227,12 +218,8 @@ fn arrive_datagram(core: &mut Core, at: Time, src: u32, bytes: &[u8], class: u8)
 
 fn trimming(return_to_sender: bool) -> FabricConfig {
     let mut config = single(6);
-    config.switch.trim = Some(TrimConfig {
-        data_queue_bytes: 2 * FULL,
-        header_queue_bytes: 3 * 84,
-        return_to_sender,
-        headers_per_packet: TrimConfig::NDP.headers_per_packet,
-    });
+    config.switch.trim =
+        Some(TrimConfig::NDP.with_queues(2 * FULL, 3 * 84).with_return_to_sender(return_to_sender));
     config
 }
 

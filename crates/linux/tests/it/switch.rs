@@ -10,8 +10,8 @@ use rackweave_core::{DropReason, HostId, Kind, Rate, Span, Time};
 use rackweave_linux::switch::{Control, Edge, Report, Switch, SwitchConfig, SwitchError};
 use rackweave_linux::{Endpoint, EndpointConfig, Event, Peers};
 use rackweave_switch::config::{
-    BufferConfig, FabricConfig, Fault, FaultKind, FaultPlace, Routing, SwitchConfig as OneSwitch,
-    Topology, TrimConfig,
+    BufferConfig, FabricConfig, Fault, FaultKind, FaultPlace, SwitchConfig as OneSwitch, Topology,
+    TrimConfig,
 };
 use rackweave_transport::{TransportConfig, homa, ndp, tcp};
 use rackweave_wire::overlay;
@@ -22,28 +22,14 @@ const LINK: Rate = Rate(200_000_000);
 
 fn fabric(topology: Topology, trim: bool) -> FabricConfig {
     let packets = |n: u64| n * 1538;
-    FabricConfig {
-        topology,
-        host_link_delay: Span::from_us(1),
-        host_link_delays: Vec::new(),
-        core_link_delay: Span::from_us(1),
-        host_send_delay: Span::ZERO,
-        host_receive_delay: Span::ZERO,
-        switch: OneSwitch {
-            latency: Span::from_ns(250),
-            buffer: BufferConfig::PerPort { bytes: packets(200) },
-            ecn_threshold_bytes: Some(packets(20)),
-            priorities: true,
-            options: Default::default(),
-            trim: trim.then_some(TrimConfig {
-                data_queue_bytes: packets(8),
-                header_queue_bytes: packets(8),
-                return_to_sender: true,
-                headers_per_packet: TrimConfig::NDP.headers_per_packet,
-            }),
-            routing: Routing::Transport,
-        },
+    let mut switch = OneSwitch::default().with_buffer(packets(200)).with_ecn_threshold(packets(20));
+    if trim {
+        switch = switch.with_trim(TrimConfig::NDP.with_queues(packets(8), packets(8)));
     }
+    FabricConfig::new(topology)
+        .with_link_delay(Span::from_us(1))
+        .without_host_delays()
+        .with_switch(switch)
 }
 
 fn single(hosts: u32) -> Topology {

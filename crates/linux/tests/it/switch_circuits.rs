@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use rackweave_core::{DropReason, HostId, Rate, Span, Time};
 use rackweave_switch::config::{
-    BufferConfig, CircuitError, Circuits, Dark, FabricConfig, Move, Ocs, Pod, Routing,
-    SwitchConfig as OneSwitch, Topology, Tor,
+    CircuitError, Circuits, Dark, FabricConfig, Move, Ocs, Pod, SwitchConfig as OneSwitch,
+    Topology, Tor,
 };
 use rackweave_wire::overlay;
 
@@ -25,23 +25,9 @@ fn pod(dark: Dark, switching_delay: Span) -> FabricConfig {
     let ocs = Ocs { switching_delay, link_delay: Span::ZERO, dark };
     let circuits = Circuits::Servers(vec![0, 0, 1]);
     let pod = Pod { tors: vec![tor, tor], host_link: LINK, core_link: LINK, circuits, ocs };
-    FabricConfig {
-        topology: Topology::Pod(Arc::new(pod)),
-        host_link_delay: Span::ZERO,
-        host_link_delays: Vec::new(),
-        core_link_delay: Span::ZERO,
-        host_send_delay: Span::ZERO,
-        host_receive_delay: Span::ZERO,
-        switch: OneSwitch {
-            latency: Span::ZERO,
-            buffer: BufferConfig::PerPort { bytes: 500_000 },
-            ecn_threshold_bytes: None,
-            priorities: true,
-            trim: None,
-            options: Default::default(),
-            routing: Routing::Transport,
-        },
-    }
+    FabricConfig::new(Topology::Pod(Arc::new(pod)))
+        .without_delays()
+        .with_switch(OneSwitch::unlimited().with_buffer(500_000))
 }
 
 fn config(fabric: FabricConfig) -> SwitchConfig {

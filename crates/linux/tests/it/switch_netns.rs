@@ -13,9 +13,7 @@ use bytes::Bytes;
 use rackweave_core::{HostId, Kind, Rate, Span, Time};
 use rackweave_linux::switch::{Control, Edge, Report, Switch, SwitchConfig};
 use rackweave_linux::{Endpoint, EndpointConfig, Event, Peers};
-use rackweave_switch::config::{
-    BufferConfig, FabricConfig, Routing, SwitchConfig as OneSwitch, Topology, TrimConfig,
-};
+use rackweave_switch::config::{FabricConfig, SwitchConfig as OneSwitch, TrimConfig};
 use rackweave_switch::system::System;
 use rackweave_transport::{TransportConfig, homa, ndp};
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
@@ -98,29 +96,16 @@ impl Spaces {
 
     fn config(&self, trim: bool) -> SwitchConfig {
         let packets = |n: u64| n * 1538;
+        let mut switch =
+            OneSwitch::default().with_buffer(packets(200)).with_ecn_threshold(packets(20));
+        if trim {
+            switch = switch.with_trim(TrimConfig::NDP.with_queues(packets(8), packets(4)));
+        }
         let hosts = self.names.len() as u32;
-        let fabric = FabricConfig {
-            topology: Topology::SingleSwitch { hosts, host_link: LINK },
-            host_link_delay: Span::from_us(1),
-            host_link_delays: Vec::new(),
-            core_link_delay: Span::from_us(1),
-            host_send_delay: Span::ZERO,
-            host_receive_delay: Span::ZERO,
-            switch: OneSwitch {
-                latency: Span::from_ns(250),
-                buffer: BufferConfig::PerPort { bytes: packets(200) },
-                ecn_threshold_bytes: Some(packets(20)),
-                priorities: true,
-                options: Default::default(),
-                trim: trim.then_some(TrimConfig {
-                    data_queue_bytes: packets(8),
-                    header_queue_bytes: packets(4),
-                    return_to_sender: true,
-                    headers_per_packet: TrimConfig::NDP.headers_per_packet,
-                }),
-                routing: Routing::Transport,
-            },
-        };
+        let fabric = FabricConfig::single_switch(hosts, LINK)
+            .with_link_delay(Span::from_us(1))
+            .without_host_delays()
+            .with_switch(switch);
         let edges = (0..hosts).map(|host| Edge::Interface { name: self.end(host) });
         SwitchConfig::new(fabric, edges.collect())
     }

@@ -11,9 +11,7 @@ use rackweave_group::orca::system::Orca;
 use rackweave_linux::Clock;
 use rackweave_linux::switch::{Control, Edge, Report, Switch, SwitchConfig};
 use rackweave_switch::Fabric;
-use rackweave_switch::config::{
-    BufferConfig, FabricConfig, Routing, SwitchConfig as OneSwitch, Topology,
-};
+use rackweave_switch::config::{FabricConfig, SwitchConfig as OneSwitch};
 use rackweave_wire::orca::{self, Body, Data, Header, Label, Labelled, Session, TO_GROUP};
 use rackweave_wire::overlay;
 
@@ -23,29 +21,11 @@ const PAYLOAD: &[u8] = b"bytes of a stream";
 
 /// Two racks of two hosts.
 fn fabric() -> FabricConfig {
-    FabricConfig {
-        topology: Topology::LeafSpine {
-            leaves: 2,
-            hosts_per_leaf: 2,
-            spines: 2,
-            host_link: LINK,
-            core_link: LINK,
-        },
-        host_link_delay: Span::from_us(1),
-        host_link_delays: Vec::new(),
-        core_link_delay: Span::from_us(1),
-        host_send_delay: Span::ZERO,
-        host_receive_delay: Span::ZERO,
-        switch: OneSwitch {
-            latency: Span::from_ns(250),
-            buffer: BufferConfig::PerPort { bytes: 1_000_000 },
-            ecn_threshold_bytes: None,
-            priorities: true,
-            trim: None,
-            options: Default::default(),
-            routing: Routing::Transport,
-        },
-    }
+    FabricConfig::leaf_spine(2, 2, 2, LINK)
+        .with_core_link(LINK)
+        .with_link_delay(Span::from_us(1))
+        .without_host_delays()
+        .with_switch(OneSwitch::default().with_buffer(1_000_000).without_marking())
 }
 
 struct Host {

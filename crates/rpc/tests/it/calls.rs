@@ -306,7 +306,7 @@ async fn calls_go_on_when_the_transport_has_forgotten_earlier_ones() {
     let link = Rate::from_gbps(10);
     let mut polo = polo::Config::slides().for_path(link, Span::from_us(60)).for_hosts();
     // Some 400 calls a second.
-    polo.max_finished = 100;
+    polo.common.max_finished = 100;
     let few = Transport::custom(TransportConfig::Polo(Arc::new(polo)), link);
     let usual = Transport::polo(link);
     let (here, there) = (node(&few), node(&usual));

@@ -2,7 +2,7 @@ use proptest::prelude::*;
 use rackweave_core::{Event, Framing, HostId, Kind, MessageId, Rate, Span, Submit, Time};
 
 use super::*;
-use crate::config::{BufferConfig, FabricConfig, Routing, SwitchConfig, Topology};
+use crate::config::{FabricConfig, Routing, SwitchConfig, Topology};
 use crate::fabric::Fabric;
 
 fn rates(capacity: &[u64], paths: &[&[u32]]) -> Vec<u64> {
@@ -143,23 +143,18 @@ fn fabric() -> Fabric {
         host_link: Rate::from_gbps(1),
         core_link: Rate::from_gbps(1),
     };
-    Fabric::new(&FabricConfig {
-        topology,
-        host_link_delay: Span::from_us(1),
-        host_link_delays: Vec::new(),
-        core_link_delay: Span::from_us(2),
-        host_send_delay: Span::ZERO,
-        host_receive_delay: Span::ZERO,
-        switch: SwitchConfig {
-            latency: Span::from_us(1),
-            buffer: BufferConfig::PerPort { bytes: 100_000 },
-            ecn_threshold_bytes: None,
-            priorities: true,
-            trim: None,
-            options: Default::default(),
-            routing: Routing::Ecmp,
-        },
-    })
+    Fabric::new(
+        &FabricConfig::new(topology)
+            .with_link_delays(Span::from_us(1), Span::from_us(2))
+            .without_host_delays()
+            .with_switch(
+                SwitchConfig::default()
+                    .with_latency(Span::from_us(1))
+                    .with_buffer(100_000)
+                    .without_marking()
+                    .with_routing(Routing::Ecmp),
+            ),
+    )
     .unwrap()
 }
 

@@ -1,16 +1,17 @@
-//! Changes of circuits that nodes request, and the ideal times under the circuits of the time.
+//! Changes of circuits, and the ideal times under the circuits of the time.
 
 use std::cell::RefCell;
 
 use rackweave_core::{Framing, HostId, Span, Time};
 
-use super::{World, wake};
+use super::World;
 use crate::Fabric;
 use crate::config::{CircuitError, Circuits};
 use crate::model::Model;
 
 impl<M: Model> World<'_, M> {
-    /// Changes the circuits now, in place of a node that requests it: [`rackweave_switch::Net::reconfigure`].
+    /// Changes the circuits now, as a control plane does that decides during the run: [`rackweave_switch::Net::reconfigure`].
+    /// Changes at known times are in [`RunConfig::moves`](crate::RunConfig::moves). Returns when the ports that go dark are up again.
     ///
     /// # Errors
     /// If the fabric has no optical circuit switch, or these circuits are impossible.
@@ -23,30 +24,6 @@ impl<M: Model> World<'_, M> {
     #[must_use]
     pub fn circuits(&self) -> &[(Time, Circuits)] {
         self.net.circuits()
-    }
-
-    /// Takes the circuits that a node requests. They change by an event at the current time, when no host is being
-    /// handled.
-    pub(super) fn take_circuits(&mut self, node: u32) {
-        while let Some(circuits) = self.hosts.nodes.poll_circuits(node) {
-            self.requested.push((node, circuits));
-            if self.requested.len() == 1 && self.net.fabric().has_ocs() {
-                self.net.wake_at(self.net.now(), wake::CIRCUITS);
-            }
-        }
-    }
-
-    pub(super) fn on_requested_circuits(&mut self) {
-        for (node, circuits) in std::mem::take(&mut self.requested) {
-            let result = self.net.reconfigure(&mut self.hosts, &circuits);
-            let host = self.hosts.nodes.hosts(node)[0];
-            if self.hosts.all[host.0 as usize].is_up() {
-                self.flush(host);
-                self.hosts.nodes.handle_circuits(node, self.net.now(), result);
-                self.changed(host);
-                self.take_requests(node);
-            }
-        }
     }
 
     /// The ideal time of a message that starts at a given time, under the circuits of that time. It is cheap for messages in

@@ -2,62 +2,68 @@
 
 use std::sync::Arc;
 
-use rackweave_core::{HostId, Time};
+use rackweave_core::{Event, HostId, Submit, Time};
 
 use super::{World, wake};
 use crate::fluid::{Config, Fluid};
-use crate::model::{GroupNode, Model};
+use crate::model::{GroupNode as _, Model, Transfers};
 
-/// The flows of a run.
+/// The flows of a run whose nodes are `G`.
 #[derive(Debug)]
-pub(super) struct Transfers {
+pub(super) struct Flows<G> {
     pub(super) fluid: Fluid,
+    /// The methods of [`Transfers`], which nodes of other runs do not have.
+    poll: fn(&mut G) -> Option<Submit>,
+    handle: fn(&mut G, Time, Event),
     /// The earliest wake-up that is pending.
     armed: Time,
 }
 
 impl<M: Model> World<'_, M> {
-    /// Lets nodes send transfers. Called before the run; without it what [`GroupNode::poll_transfer`] returns is not asked for.
+    /// Lets nodes send transfers. Called before the run; without it they are not polled for any.
     /// Transfers do not notice changes of circuits: they keep the paths of the first ones.
-    #[must_use]
-    pub fn with_transfers(mut self, config: Config) -> Self {
-        let fluid = Fluid::new(config, Arc::new(self.net.fabric().clone()));
-        self.transfers = Some(Box::new(Transfers { fluid, armed: Time::MAX }));
-        self.takes_requests = true;
-        self
+    pub fn carry_transfers(&mut self, config: Config)
+    where
+        M::Group: Transfers,
+    {
+        self.flows = Some(Box::new(Flows {
+            fluid: Fluid::new(config, Arc::new(self.net.fabric().clone())),
+            poll: M::Group::poll_transfer,
+            handle: M::Group::handle_transfer,
+            armed: Time::MAX,
+        }));
     }
 
     /// The flows of a run with transfers.
     #[must_use]
     pub fn fluid(&self) -> Option<&Fluid> {
-        self.transfers.as_ref().map(|transfers| &transfers.fluid)
+        self.flows.as_ref().map(|flows| &flows.fluid)
     }
 
-    /// Takes a node's transfers, and the circuits that it requests. Called after each of its other methods.
+    /// Takes a node's transfers. Called after each of its other methods.
     #[inline]
-    pub(super) fn take_requests(&mut self, node: u32) {
-        if M::Group::EXISTS && self.takes_requests {
-            self.start_transfers(node);
-            self.take_circuits(node);
+    pub(super) fn start_transfers(&mut self, node: u32) {
+        if M::Group::EXISTS && self.flows.is_some() {
+            self.take_transfers(node);
         }
     }
 
-    fn start_transfers(&mut self, node: u32) {
+    fn take_transfers(&mut self, node: u32) {
         let now = self.net.now();
         let host = self.hosts.nodes.hosts(node)[0];
-        let Some(transfers) = &mut self.transfers else { return };
-        while let Some(message) = self.hosts.nodes.poll_transfer(node) {
-            transfers.fluid.start(now, host, message);
+        let Some(flows) = &mut self.flows else { return };
+        while let Some(message) = (flows.poll)(self.hosts.nodes.node(node)) {
+            flows.fluid.start(now, host, message);
         }
         self.arm_transfers();
     }
 
     fn arm_transfers(&mut self) {
-        let Some(transfers) = &mut self.transfers else { return };
-        if let Some(at) = transfers.fluid.poll_timeout()
-            && at < transfers.armed
+        let Some(flows) = &mut self.flows else { return };
+        if let Some(at) = flows.fluid.poll_timeout()
+            && at < flows.armed
         {
-            transfers.armed = at;
+            flows.armed = at;
             self.net.wake_at(at, wake::FLUID);
         }
     }
@@ -65,28 +71,30 @@ impl<M: Model> World<'_, M> {
     /// Flows have begun, ended or changed.
     pub(super) fn on_transfers(&mut self) {
         let now = self.net.now();
-        while let Some((host, event)) =
-            self.transfers.as_mut().and_then(|transfers| transfers.fluid.poll(now))
+        while let Some(flows) = &mut self.flows
+            && let Some((host, event)) = flows.fluid.poll(now)
         {
+            let handle = flows.handle;
             let state = &self.hosts.all[host.0 as usize];
             let Some((node, _)) = state.node().filter(|_| state.is_up()) else { continue };
             self.flush(host);
-            self.hosts.nodes.handle_transfer(node, now, event);
+            handle(self.hosts.nodes.node_at(node, now), now, event);
+            self.hosts.nodes.note(node);
             self.changed(host);
             self.start_transfers(node);
         }
-        if let Some(transfers) = &mut self.transfers
-            && transfers.armed <= now
+        if let Some(flows) = &mut self.flows
+            && flows.armed <= now
         {
-            transfers.armed = Time::MAX;
+            flows.armed = Time::MAX;
         }
         self.arm_transfers();
     }
 
     pub(super) fn crash_transfers(&mut self, host: HostId) {
         let now = self.net.now();
-        if let Some(transfers) = &mut self.transfers {
-            transfers.fluid.crash(now, host);
+        if let Some(flows) = &mut self.flows {
+            flows.fluid.crash(now, host);
             self.arm_transfers();
         }
     }

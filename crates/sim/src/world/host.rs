@@ -13,7 +13,7 @@ use rackweave_switch::Edge;
 use super::World;
 use super::nodes::{Attached, Nodes};
 use super::processors::Outbox;
-use crate::host::HostConfig;
+use crate::host::{HostConfig, Sending};
 use crate::model::{GroupNode, Model};
 
 /// Number of packets that a host's receive ring holds, which is the usual default of a NIC.
@@ -23,10 +23,9 @@ pub(super) const RECEIVE_RING: usize = 1024;
 pub(super) struct Hosts<M: Model> {
     pub(super) all: Vec<Host<M>>,
     pub(super) nodes: Nodes<M::Group>,
-    /// For each host, the packets between its transports and its NIC; `None` if the NIC polls the transports.
+    pub(super) sending: Sending,
+    /// For each host, the packets between its machines and its NIC; `None` if the NIC polls the machines.
     pub(super) outbox: Option<Box<[Outbox<M::Header>]>>,
-    /// Whether hosts pass all packets that their transports permit to their NICs at once, as a kernel does.
-    pub(super) queues_at_nic: bool,
     /// How late timers expire.
     timer_grain: Span,
 }
@@ -132,14 +131,13 @@ impl<M: Model> Hosts<M> {
                 all[host.0 as usize].node = Some((number as u32, port as u8));
             }
         }
-        let models_sending = config.is_some_and(HostConfig::models_sending);
-        let in_kernel = config.is_some_and(|config| config.in_kernel);
+        let sending = config.map_or(Sending::Polled, HostConfig::sending);
         Self {
             all,
             nodes: Nodes::new(nodes),
-            outbox: (models_sending || in_kernel)
+            sending,
+            outbox: (sending != Sending::Polled)
                 .then(|| (0..hosts).map(|_| Outbox::default()).collect()),
-            queues_at_nic: in_kernel,
             timer_grain: config.map_or(Span::ZERO, |config| config.timer_grain),
         }
     }
@@ -359,7 +357,7 @@ impl<M: Model> World<'_, M> {
         }
         if let Some((node, 0)) = node {
             self.hosts.nodes.handle_timeout(node, now);
-            self.take_requests(node);
+            self.start_transfers(node);
         }
         self.on_time(true);
         self.changed(host);
@@ -377,10 +375,7 @@ impl<M: Model> World<'_, M> {
     #[inline]
     pub(super) fn changed(&mut self, host: HostId) {
         self.drain_events(host);
-        if self.hosts.queues_at_nic {
-            self.fill_nic(host);
-        }
-        self.net.wake(&mut self.hosts, host);
+        self.wake_nic(host);
         self.request_to_send(host);
         if self.has_deferred() {
             self.run_deferred();
@@ -390,17 +385,30 @@ impl<M: Model> World<'_, M> {
     /// As [`World::changed`], for a host whose state has only changed by being polled for packets.
     pub(super) fn after_poll(&mut self, host: HostId) {
         self.drain_events(host);
-        if self.hosts.queues_at_nic {
-            self.fill_nic(host);
-        }
-        self.net.wake(&mut self.hosts, host);
+        self.wake_nic(host);
         if self.has_deferred() {
             self.run_deferred();
         }
     }
 
-    /// Passes to the NIC what the transports permit now. A window bounds each connection's part of the queue. Ports of a node take turns.
-    pub(super) fn fill_nic(&mut self, host: HostId) {
+    /// Wakes a host's NIC.
+    #[inline]
+    pub(super) fn wake_nic(&mut self, host: HostId) {
+        self.fill_nic(host);
+        self.net.wake(&mut self.hosts, host);
+    }
+
+    /// Passes to the NIC what the machines permit now, if they do not wait for a processor or the link.
+    #[inline]
+    fn fill_nic(&mut self, host: HostId) {
+        if self.hosts.sending == Sending::AtOnce {
+            self.queue_at_nic(host);
+        }
+    }
+
+    /// Passes to the NIC what the machines permit now. A window bounds each connection's part of the queue. Ports of a node take turns.
+    #[inline(never)]
+    fn queue_at_nic(&mut self, host: HostId) {
         let now = self.net.now();
         let ports = self.hosts.ports(host);
         let mut is_empty = false;
@@ -440,9 +448,7 @@ impl<M: Model> World<'_, M> {
     /// Resumes a host after a pause or a crash.
     pub(super) fn resume(&mut self, host: HostId) {
         self.drain_events(host);
-        if self.hosts.queues_at_nic {
-            self.fill_nic(host);
-        }
+        self.fill_nic(host);
         self.net.resume(&mut self.hosts, host);
         self.request_to_send(host);
         if self.has_deferred() {

@@ -11,9 +11,7 @@ use rackweave_core::{
 use rackweave_switch::ForwardOnly;
 
 use super::*;
-use crate::config::{
-    BufferConfig, FabricConfig, FaultKind, FaultPlace, Routing, SwitchConfig, Topology,
-};
+use crate::config::{FabricConfig, FaultKind, FaultPlace, HostModel, SwitchConfig, Topology};
 use crate::model::{GroupNode, GroupsOnly};
 
 /// A header as large as that of a group system.
@@ -162,23 +160,10 @@ const FULL: u64 = 1538 * 800;
 const HOP_DELAY: u64 = 1_000_000;
 
 fn fabric(topology: Topology) -> Fabric {
-    let config = FabricConfig {
-        topology,
-        host_link_delay: Span::from_ps(HOP_DELAY),
-        host_link_delays: Vec::new(),
-        core_link_delay: Span::from_ps(HOP_DELAY),
-        host_send_delay: Span::ZERO,
-        host_receive_delay: Span::ZERO,
-        switch: SwitchConfig {
-            latency: Span::ZERO,
-            buffer: BufferConfig::PerPort { bytes: 100_000 },
-            ecn_threshold_bytes: None,
-            priorities: true,
-            trim: None,
-            options: Default::default(),
-            routing: Routing::Transport,
-        },
-    };
+    let config = FabricConfig::new(topology)
+        .with_link_delay(Span::from_ps(HOP_DELAY))
+        .without_host_delays()
+        .with_switch(SwitchConfig::unlimited().with_buffer(100_000));
     Fabric::new(&config).unwrap()
 }
 
@@ -194,31 +179,13 @@ fn setup<P: SwitchProgram<Header = Numbered> + Clone + 'static>(
     faults: &[Fault],
     program: P,
 ) -> Setup<'static, GroupsOnly<Peer, P>> {
-    let measure = MeasureConfig {
-        warmup: Span::ZERO,
-        messages: u64::MAX,
-        time_limit: Span::from_secs(1),
-        ports_from: None,
-        sample_every: Span::ZERO,
-        verify: false,
-        capture: Vec::new(),
-        capture_limit: 0,
-        traffic: Vec::new(),
-        stop_load: false,
-    };
+    let measure =
+        MeasureConfig::default().with_time_limit(Span::from_secs(1)).with_samples(Span::ZERO);
+    let measure = Box::leak(Box::new(measure));
     Setup {
-        seed: 3,
-        run: 0,
-        fabric: Arc::new(fabric),
-        host: None,
-        streams: Vec::new(),
-        transports: Box::new(|_| Vec::new()),
         nodes,
-        programs: Box::new(move |_| program.clone()),
         faults: Box::leak(faults.into()),
-        moves: &[],
-        measure: Box::leak(Box::new(measure)),
-        division: None,
+        ..Setup::new(3, Arc::new(fabric), measure, move |_| program.clone())
     }
 }
 
@@ -303,7 +270,7 @@ fn a_node_with_two_ports_sends_by_both_at_once() {
 
 #[test]
 fn a_node_in_the_kernel_fills_the_queues_of_both_its_ports() {
-    sends_by_both_ports(Some(HostConfig { in_kernel: true, ..HostConfig::default() }));
+    sends_by_both_ports(Some(HostConfig { model: HostModel::Kernel, ..HostConfig::default() }));
 }
 
 fn sends_by_both_ports(host: Option<HostConfig>) {

@@ -1,12 +1,9 @@
 //! Nodes of group systems in a run.
 
-use rackweave_core::{
-    DropReason, Event, Header, HostId, Packet, PacketRef, PayloadStore, Submit, Time,
-};
+use rackweave_core::{DropReason, Header, HostId, Packet, PacketRef, PayloadStore, Time};
 
 use super::World;
 use crate::build::BuildError;
-use crate::config::{CircuitError, Circuits};
 use crate::model::{GroupNode, Model};
 
 /// Most ports of a node: they are numbered by a byte.
@@ -113,11 +110,6 @@ impl<G: GroupNode> Nodes<G> {
         Some(packet)
     }
 
-    /// See [`GroupNode::poll_prepared_pairs`].
-    pub(super) fn poll_prepared_pairs(&mut self, node: u32) -> u32 {
-        self.all[node as usize].node.poll_prepared_pairs()
-    }
-
     /// When a node's timer expires. A node that requests the time at which it was last called waits for the
     /// next packet or event, so that time advances.
     #[inline]
@@ -156,35 +148,17 @@ impl<G: GroupNode> Nodes<G> {
         self.note(node);
     }
 
-    pub(super) fn poll_transfer(&mut self, node: u32) -> Option<Submit> {
-        self.all[node as usize].node.poll_transfer()
-    }
-
-    pub(super) fn handle_transfer(&mut self, node: u32, now: Time, event: Event) {
+    /// The state machine of a node, which is about to handle something other than a packet.
+    pub(super) fn node_at(&mut self, node: u32, now: Time) -> &mut G {
         let entry = &mut self.all[node as usize];
         if entry.timed.is_some_and(|timed| timed < now) {
             entry.timed = None;
         }
-        entry.node.handle_transfer(now, event);
-        self.note(node);
+        &mut entry.node
     }
 
-    pub(super) fn poll_circuits(&mut self, node: u32) -> Option<Circuits> {
-        self.all[node as usize].node.poll_circuits()
-    }
-
-    pub(super) fn handle_circuits(
-        &mut self,
-        node: u32,
-        now: Time,
-        result: Result<Time, CircuitError>,
-    ) {
-        let entry = &mut self.all[node as usize];
-        if entry.timed.is_some_and(|timed| timed < now) {
-            entry.timed = None;
-        }
-        entry.node.handle_circuits(now, result);
-        self.note(node);
+    pub(super) fn node(&mut self, node: u32) -> &mut G {
+        &mut self.all[node as usize].node
     }
 
     pub(super) fn crash(&mut self, node: u32, now: Time, down: bool) {
@@ -197,9 +171,9 @@ impl<G: GroupNode> Nodes<G> {
         }
     }
 
-    /// Updates whether a node is done.
+    /// Updates whether a node is done. Called after it has handled something.
     #[inline]
-    fn note(&mut self, node: u32) {
+    pub(super) fn note(&mut self, node: u32) {
         let entry = &mut self.all[node as usize];
         let done = entry.down || entry.node.is_done();
         if done != entry.done {
@@ -238,13 +212,10 @@ impl<M: Model> World<'_, M> {
                 let payload = self.net.payload(packet);
                 self.hosts.nodes.handle_packet(node, now, port, arrived, payload);
                 self.net.free(packet);
-                // A node has no events, so nothing else follows but its requests.
-                if self.hosts.queues_at_nic {
-                    self.fill_nic(host);
-                }
-                self.net.wake(&mut self.hosts, host);
+                // A node has no events, so nothing else follows but its transfers.
+                self.wake_nic(host);
                 self.request_to_send(host);
-                self.take_requests(node);
+                self.start_transfers(node);
             }
             _ => self.net.discard(packet, DropReason::WrongProtocol),
         }
@@ -261,7 +232,7 @@ impl<M: Model> World<'_, M> {
         }
         let payload = PayloadStore::read(self.net.payloads(), packet);
         self.hosts.nodes.handle_packet(node, now, port, packet, payload);
-        self.take_requests(node);
+        self.start_transfers(node);
         true
     }
 
@@ -321,7 +292,7 @@ impl<M: Model> World<'_, M> {
             let host = entry.hosts[0];
             self.changed(host);
             self.hosts.nodes.note(node);
-            self.take_requests(node);
+            self.start_transfers(node);
         }
         touched.clear();
         self.hosts.nodes.touched = touched;

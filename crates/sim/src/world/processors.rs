@@ -24,8 +24,8 @@ use rackweave_switch::net::Consumed;
 
 use super::World;
 use super::host::{Host, HostState, RECEIVE_RING};
-use crate::host::{Costs, HostConfig, Processors};
-use crate::model::Model;
+use crate::host::{Costs, HostConfig, HostModel, Processors, Sending};
+use crate::model::{GroupNode as _, Model};
 
 /// Linux' base slice for one processor, which grows with the logarithm of their number up to eight (`kernel/sched/fair.c`:
 /// `sysctl_sched_base_slice`, 0.75 ms from 6.6 to 6.12, and `SCHED_TUNABLESCALING_LOG`). That a slice ends between two batches is ours.
@@ -85,6 +85,7 @@ struct SwitchWork {
 #[derive(Debug)]
 pub(super) struct Tasks {
     config: Arc<HostConfig>,
+    /// The wake-up of the first task; the others follow.
     first_wake: u32,
     tasks: Vec<Task>,
     /// The packets of each host that have arrived; the first ones are being handled.
@@ -144,11 +145,6 @@ impl Tasks {
         2 * hosts + 1
     }
 
-    /// The task whose wake-up this is, if it is one of a task.
-    pub(super) fn task_of(&self, wake: u32) -> Option<u32> {
-        wake.checked_sub(self.first_wake)
-    }
-
     /// The number of wake-ups of the network: those of tasks, and the one for packets that programs have consumed.
     pub(super) fn wakes(&self) -> u32 {
         self.tasks.len() as u32 + u32::from(self.config.switch.is_some())
@@ -192,7 +188,10 @@ impl Tasks {
     /// empties before it acknowledges what it has read.
     fn handed_over_together(&self, number: u32) -> u32 {
         let left = self.tasks[number as usize].left;
-        if self.config.in_kernel && number != self.switch() { left } else { left.min(1) }
+        match self.config.model {
+            HostModel::Kernel if number != self.switch() => left,
+            _ => left.min(1),
+        }
     }
 
     /// Pays for messages between an application and its transport.
@@ -245,10 +244,10 @@ impl<M: Model> World<'_, M> {
 
     /// Has the switch process work on the packets that programs have consumed. Their answers wait behind them, which limits their number.
     fn wait_for_consumed(&mut self) {
-        while let Some(Consumed { wire_bytes, pairs }) = self.net.poll_consumed() {
+        while let Some(Consumed { wire_bytes, work }) = self.net.poll_consumed() {
             let Some(tasks) = &mut self.tasks else { return };
             let Some(process) = tasks.config.switch else { return };
-            let receive = process.of_received(wire_bytes.into(), pairs);
+            let receive = process.of_received(wire_bytes.into(), work);
             tasks.switch_ring.push_back(SwitchWork { receive, send: Span::ZERO, to: None });
             let switch = tasks.switch();
             self.rouse(switch);
@@ -256,7 +255,7 @@ impl<M: Model> World<'_, M> {
     }
 
     fn join_ring(&mut self, host: HostId, packet: PacketRef) {
-        if self.tasks.as_ref().is_some_and(|tasks| tasks.config.in_kernel) {
+        if self.tasks.as_ref().is_some_and(|tasks| tasks.config.model == HostModel::Kernel) {
             let arrived = self.net.packet(packet);
             if arrived.header.payload_bytes() == 0 {
                 return self.receive(host, packet);
@@ -306,7 +305,7 @@ impl<M: Model> World<'_, M> {
     /// Must be called when a host may have something to send.
     #[inline]
     pub(super) fn request_to_send(&mut self, host: HostId) {
-        if self.hosts.outbox.is_some() && !self.hosts.queues_at_nic {
+        if self.hosts.sending == Sending::InTurns {
             self.rouse_senders(host);
         }
     }
@@ -318,16 +317,16 @@ impl<M: Model> World<'_, M> {
         }
     }
 
-    /// Pays for the pairs that a node has put in order to send them. That all of what a pair costs a sender is paid then, and none of it when
-    /// a packet carries the pair, is our simplification: sorting them is most of it.
+    /// Pays for the work that a node has done for what it is going to send. That all of what a unit costs a sender is paid then, and none
+    /// of it when a packet carries it, is our simplification: preparation, such as sorting, is most of it.
     fn pay_for_prepared(&mut self, host: HostId) {
         let Some((node, _)) = self.hosts.all[host.0 as usize].node() else { return };
-        let pairs = self.hosts.nodes.poll_prepared_pairs(node);
-        if pairs > 0
+        let work = self.hosts.nodes.node(node).poll_prepared_work();
+        if work > 0
             && let Some(tasks) = &mut self.tasks
         {
             let sender = tasks.sender(host);
-            tasks.charge(sender, tasks.config.send.pair * u64::from(pairs));
+            tasks.charge(sender, tasks.config.send.work * u64::from(work));
         }
     }
 
@@ -398,7 +397,8 @@ impl<M: Model> World<'_, M> {
         task.stage = Stage::Waking;
         task.until = now + delay;
         let is_shared = matches!(config.processors, Processors::Shared(_));
-        if delay == Span::ZERO && receives && !config.models_sending() && !is_shared {
+        let is_in_turns = config.sending() == Sending::InTurns;
+        if delay == Span::ZERO && receives && !is_in_turns && !is_shared {
             // Nothing else can come of it, so that no event is needed.
             return self.start_turn(number);
         }
@@ -410,10 +410,11 @@ impl<M: Model> World<'_, M> {
         self.net.wake_at(tasks.tasks[number as usize].until, tasks.first_wake + number);
     }
 
-    /// Handles the event of a task.
-    pub(super) fn on_task(&mut self, number: u32) {
+    /// Handles the wake-up of a task.
+    pub(super) fn on_task(&mut self, wake: u32) {
         let now = self.net.now();
         let Some(tasks) = &mut self.tasks else { return };
+        let number = wake - tasks.first_wake;
         if number as usize == tasks.tasks.len() {
             return self.wait_for_consumed();
         }
@@ -537,7 +538,7 @@ impl<M: Model> World<'_, M> {
                 let staged =
                     outbox.and_then(|boxes| boxes[host_of(number).0 as usize].staged.front());
                 let bytes = staged.map_or(0, |packet| packet.wire_bytes);
-                // Its pairs were paid for when they were put in order.
+                // Its work was paid for when it was done.
                 tasks.config.send.of_packet(u32::from(bytes), 0)
             }
             (_, Some(_)) if number == tasks.switch() => {
@@ -549,7 +550,7 @@ impl<M: Model> World<'_, M> {
                 let packets = ring.iter().take(together).map(|packet| self.net.packet(*packet));
                 let costs = packets.map(|packet| {
                     let bytes = u32::from(packet.wire_bytes);
-                    tasks.config.receive.of_packet(bytes, packet.header.pairs())
+                    tasks.config.receive.of_packet(bytes, packet.header.work())
                 });
                 costs.fold(Span::ZERO, |sum, cost| sum + cost)
             }

@@ -15,10 +15,8 @@ use rackweave_workload::{
 use rackweave_switch::ForwardOnly;
 
 use super::*;
-use crate::config::BufferConfig;
 use crate::config::{
-    FabricConfig, FaultKind, FaultPlace, MeasureConfig, Routing, StreamConfig, SwitchConfig,
-    Topology,
+    FabricConfig, FaultKind, FaultPlace, MeasureConfig, StreamConfig, SwitchConfig,
 };
 use crate::model::TransportsOnly;
 use crate::result::{MessageRecord, Outcome, RunResult};
@@ -271,59 +269,33 @@ impl Case {
         let mut workload = WorkloadConfig::new(pattern);
         workload.senders = Some(hosts - 1..hosts);
         workload.receivers = Some(0..hosts - 1);
-        let measure = MeasureConfig {
-            warmup: Span::ZERO,
-            ports_from: None,
-            messages: 400,
-            time_limit: Span::from_secs(1000),
-            sample_every: Span::ZERO,
-            verify: true,
-            capture: Vec::new(),
-            capture_limit: 0,
-            traffic: Vec::new(),
-            stop_load: false,
-        };
+        let measure = MeasureConfig::default()
+            .with_messages(400)
+            .with_time_limit(Span::from_secs(1000))
+            .with_samples(Span::ZERO)
+            .with_verification();
         Self { hosts, workload, gap: None, faults: Vec::new(), measure }
     }
 
     fn run(&self) -> RunResult<Piece> {
         let host_link = G10;
-        let fabric = Fabric::new(&FabricConfig {
-            topology: Topology::SingleSwitch { hosts: self.hosts, host_link },
-            host_link_delay: Span::from_ns(100),
-            host_link_delays: Vec::new(),
-            core_link_delay: Span::from_ns(100),
-            host_send_delay: Span::from_ns(500),
-            host_receive_delay: Span::from_ns(500),
-            switch: SwitchConfig {
-                priorities: true,
-                latency: Span::from_ns(250),
-                buffer: BufferConfig::PerPort { bytes: u64::MAX },
-                ecn_threshold_bytes: None,
-                trim: None,
-                options: Default::default(),
-                routing: Routing::Transport,
-            },
-        })
+        let fabric = Fabric::new(
+            &FabricConfig::single_switch(self.hosts, host_link)
+                .with_link_delay(Span::from_ns(100))
+                .with_host_delays(Span::from_ns(500), Span::from_ns(500))
+                .with_switch(SwitchConfig::default().with_buffer(u64::MAX).without_marking()),
+        )
         .unwrap();
         let generator = Generator::new(&self.workload, self.hosts, self.gap, 1, 0, 0).unwrap();
         let transport = rackweave_transport::TransportConfig::Tcp(Arc::new(
             rackweave_transport::tcp::Config::tcp(),
         ));
-        let stream = StreamConfig { transport, workload: self.workload.clone() };
+        let stream = StreamConfig::new(transport, self.workload.clone());
         let setup = Setup {
-            seed: 1,
-            run: 0,
-            fabric: Arc::new(fabric),
-            host: None,
             streams: vec![(&stream, 0, generator)],
             transports: Box::new(|host| vec![Pipes::new(host)]),
-            nodes: Vec::new(),
-            programs: Box::new(|_| ForwardOnly::new()),
             faults: &self.faults,
-            moves: &[],
-            measure: &self.measure,
-            division: None,
+            ..Setup::new(1, Arc::new(fabric), &self.measure, |_| ForwardOnly::new())
         };
         World::<TransportsOnly<Pipes>>::new(setup).unwrap().run(&Control::default())
     }

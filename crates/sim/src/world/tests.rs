@@ -13,7 +13,7 @@ use rackweave_switch::ForwardOnly;
 use super::*;
 use crate::config::{
     BufferConfig, Circuits, Dark, FabricConfig, FaultKind, FaultPlace, MeasureConfig, Ocs, Pod,
-    Routing, StreamConfig, SwitchConfig, Topology, Tor,
+    StreamConfig, SwitchConfig, Topology, Tor,
 };
 use crate::model::TransportsOnly;
 use crate::result::{Outcome, QueueSample, RunResult};
@@ -127,38 +127,18 @@ const LEAF_SPINE: Topology =
     Topology::LeafSpine { leaves: 3, hosts_per_leaf: 4, spines: 2, host_link: G10, core_link: G40 };
 
 fn fabric(topology: Topology) -> FabricConfig {
-    FabricConfig {
-        topology,
-        host_link_delay: Span::from_ns(100),
-        host_link_delays: Vec::new(),
-        core_link_delay: Span::from_ns(300),
-        host_send_delay: Span::from_ns(500),
-        host_receive_delay: Span::from_us(1),
-        switch: SwitchConfig {
-            latency: Span::from_ns(250),
-            buffer: BufferConfig::PerPort { bytes: u64::MAX },
-            ecn_threshold_bytes: None,
-            priorities: true,
-            trim: None,
-            options: Default::default(),
-            routing: Routing::Transport,
-        },
-    }
+    FabricConfig::new(topology)
+        .with_link_delays(Span::from_ns(100), Span::from_ns(300))
+        .with_host_delays(Span::from_ns(500), Span::from_us(1))
+        .with_switch(SwitchConfig::default().with_buffer(u64::MAX).without_marking())
 }
 
 fn measure(messages: u64) -> MeasureConfig {
-    MeasureConfig {
-        warmup: Span::ZERO,
-        ports_from: None,
-        messages,
-        time_limit: Span::from_secs(1000),
-        sample_every: Span::ZERO,
-        verify: true,
-        capture: Vec::new(),
-        capture_limit: 0,
-        traffic: Vec::new(),
-        stop_load: false,
-    }
+    MeasureConfig::default()
+        .with_messages(messages)
+        .with_time_limit(Span::from_secs(1000))
+        .with_samples(Span::ZERO)
+        .with_verification()
 }
 
 struct Case {
@@ -193,21 +173,14 @@ impl Case {
         let transport = rackweave_transport::TransportConfig::Tcp(Arc::new(
             rackweave_transport::tcp::Config::tcp(),
         ));
-        let stream = StreamConfig { transport, workload: self.workload.clone() };
+        let stream = StreamConfig::new(transport, self.workload.clone());
         let spray = self.spray;
         let setup = Setup {
-            seed: self.seed,
-            run: 0,
-            fabric: Arc::new(fabric),
             host: self.host.clone(),
             streams: vec![(&stream, 0, generator)],
             transports: Box::new(move |host| vec![Blast::new(host, spray)]),
-            nodes: Vec::new(),
-            programs: Box::new(|_| ForwardOnly::new()),
             faults: &self.faults,
-            moves: &[],
-            measure: &self.measure,
-            division: None,
+            ..Setup::new(self.seed, Arc::new(fabric), &self.measure, |_| ForwardOnly::new())
         };
         World::<TransportsOnly<Blast>>::new(setup).unwrap().run(&Control::default())
     }

@@ -72,7 +72,8 @@ fn messages_survive_changes_of_circuits() {
         cases.extend(receiver_driven(&fabric));
         for (name, transport, fabric) in cases {
             let still = config(fabric, vec![stream(transport, permutation())]);
-            let moving = RunConfig { moves: four_moves(), ..still.clone() };
+            let mut moving = still.clone();
+            moving.moves = four_moves();
             let (still, moving) = (all_delivered(&still), all_delivered(&moving));
             let lost = moving.counters.drops[DropReason::Reconfiguration as usize];
             println!("{name} {dark:?}: {lost} lost, {} and {}", still.ended_at, moving.ended_at);

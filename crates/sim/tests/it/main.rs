@@ -2,6 +2,7 @@
 
 mod circuits;
 mod common;
+mod examples;
 mod leverage;
 mod many_senders;
 mod receiver_driven;

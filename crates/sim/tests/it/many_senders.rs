@@ -7,7 +7,7 @@ use rackweave_core::{Rate, Span};
 use rackweave_sim::Fabric;
 use rackweave_sim::config::{BufferConfig, FabricConfig, Topology, TrimConfig};
 use rackweave_sim::result::RunResult;
-use rackweave_transport::{TransportConfig, homa, ndp, phost, polo};
+use rackweave_transport::{Profile as _, TransportConfig, homa, ndp, phost, polo};
 
 /// Each sender is a separate host. The port's buffer holds a third of their first packets.
 const THOUSAND: Topology = Topology::LeafSpine {
@@ -21,12 +21,8 @@ const THOUSAND: Topology = Topology::LeafSpine {
 /// The fabric, with switches that trim or with ones that drop.
 fn thousand_hosts(trims: bool) -> FabricConfig {
     let mut fabric = fabric(THOUSAND);
-    fabric.switch.trim = trims.then_some(TrimConfig {
-        data_queue_bytes: 8 * 1538,
-        header_queue_bytes: 500_000,
-        return_to_sender: false,
-        headers_per_packet: TrimConfig::NDP.headers_per_packet,
-    });
+    fabric.switch.trim = trims
+        .then_some(TrimConfig::NDP.with_queues(8 * 1538, 500_000).with_return_to_sender(false));
     fabric
 }
 

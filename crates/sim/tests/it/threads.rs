@@ -20,7 +20,7 @@ fn fat_tree() -> Topology {
 
 /// A fabric with long cables, so that windows are long: threads wait for each other at the end of each.
 fn long_fabric(topology: Topology) -> FabricConfig {
-    FabricConfig { core_link_delay: Span::from_us(2), ..fabric(topology) }
+    fabric(topology).with_link_delays(Span::ZERO, Span::from_us(2))
 }
 
 /// Whole results as text, one line for each value.

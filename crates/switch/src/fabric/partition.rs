@@ -145,26 +145,20 @@ mod tests {
     use rackweave_core::Rate;
 
     use super::*;
-    use crate::config::{BufferConfig, FabricConfig, Routing, SwitchConfig, Topology};
+    use crate::config::{FabricConfig, Routing, SwitchConfig, Topology};
 
     fn fabric(topology: Topology) -> Fabric {
-        Fabric::new(&FabricConfig {
-            topology,
-            host_link_delay: Span::ZERO,
-            host_link_delays: Vec::new(),
-            core_link_delay: Span::from_ns(100),
-            host_send_delay: Span::ZERO,
-            host_receive_delay: Span::ZERO,
-            switch: SwitchConfig {
-                latency: Span::from_ns(250),
-                buffer: BufferConfig::PerPort { bytes: 100_000 },
-                ecn_threshold_bytes: None,
-                priorities: true,
-                trim: None,
-                options: Default::default(),
-                routing: Routing::Spray,
-            },
-        })
+        Fabric::new(
+            &FabricConfig::new(topology)
+                .with_link_delays(Span::ZERO, Span::from_ns(100))
+                .without_host_delays()
+                .with_switch(
+                    SwitchConfig::default()
+                        .with_buffer(100_000)
+                        .without_marking()
+                        .with_routing(Routing::Spray),
+                ),
+        )
         .unwrap()
     }
 

@@ -81,8 +81,8 @@ impl<P: SwitchProgram, B: PayloadStore<P::Header>> Net<P, B> {
         self.counters.consumed += 1;
         if let Some(wake) = self.consumed_wake {
             let packet = self.pool.get(packet);
-            let pairs = packet.header.pairs();
-            self.consumed.push_back(Consumed { wire_bytes: packet.wire_bytes, pairs });
+            let work = packet.header.work();
+            self.consumed.push_back(Consumed { wire_bytes: packet.wire_bytes, work });
             if self.consumed.len() == 1 {
                 self.wake_at(self.now, wake);
             }

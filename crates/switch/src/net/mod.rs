@@ -206,8 +206,8 @@ pub struct Departure<H> {
 pub struct Consumed {
     /// The bytes that it occupied on a link.
     pub wire_bytes: u16,
-    /// The pairs that it carried.
-    pub pairs: u32,
+    /// Its work ([`Header::work`](rackweave_core::Header::work)).
+    pub work: u32,
 }
 
 /// The result of [`Net::step`].

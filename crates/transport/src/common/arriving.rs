@@ -1,6 +1,6 @@
 //! The receiver's half of transports that acknowledge each packet: pFabric and Swift.
 
-use rackweave_core::{Assembler, FailReason, HostId, Placement, Slice, Time};
+use rackweave_core::{Assembler, HostId, Placement, Slice, Time};
 use rackweave_wire::pfabric::Sack;
 
 use super::{Driven, Parameters as _, Scheme, State};
@@ -70,7 +70,7 @@ impl<S: Scheme<Incoming = Arriving>> Driven<S> {
         header: &S::Header,
         length: u32,
     ) -> Option<(u32, Sack)> {
-        if length == 0 || length > self.config.shared().max_message_bytes {
+        if length == 0 || length > self.config.common().max_message_bytes {
             return None;
         }
         let slot = self.arriving_slot(now, from, header, length)?;
@@ -96,12 +96,12 @@ impl<S: Scheme<Incoming = Arriving>> Driven<S> {
         max_gaps: u16,
     ) -> Option<Arrival> {
         let Place { message_length, offset, len } = place;
-        let shared = self.config.shared();
-        if !shared.is_packet(message_length, offset, len) {
+        let common = self.config.common();
+        if !common.is_packet(message_length, offset, len) {
             return None;
         }
+        let number = offset / common.max_payload;
         let slot = self.arriving_slot(now, from, header, message_length)?;
-        let number = offset / shared.max_payload;
         let exchange = self.exchanges.get_mut(slot);
         let (peer, one_way, id) = (exchange.peer, exchange.one_way, exchange.arriving());
         let State::Receiving(incoming) = &mut exchange.state else { return None };
@@ -133,18 +133,13 @@ impl<S: Scheme<Incoming = Arriving>> Driven<S> {
         length: u32,
     ) -> Option<u32> {
         let (slot, is_new) = self.receiving_slot(now, from, header, |host| {
-            Arriving::new(now, length, host.config.shared().max_payload)
+            Arriving::new(now, length, host.config.common().max_payload)
         })?;
         if is_new {
-            let patience = self.config.shared().patience;
+            let patience = self.config.common().patience;
             self.timers.set(slot, now.saturating_add(patience));
         }
         Some(slot)
-    }
-
-    /// Handles the deadline of a message whose sender is silent.
-    pub(crate) fn sender_is_silent(&mut self, now: Time, slot: u32) {
-        self.fail(now, slot, FailReason::PeerSilent);
     }
 }
 

@@ -12,10 +12,10 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use rackweave_core::{
-    Event, FailReason, Framing, Header, HostId, Kind, MessageId, Node, Packet, Placement,
-    RecoveryCounters, Refused, Submit, Time, Transport, prefetch,
+    Event, FailReason, Framing, HostId, Kind, MessageId, Node, Packet, Placement, RecoveryCounters,
+    Refused, Submit, Time, Transport, prefetch,
 };
-use rackweave_wire::Id64;
+use rackweave_wire::{Exchange, Id64};
 
 use super::{
     Awaiting, CLIENT_PORT, Exchanges, Heap, Jitter, Known, Limits, Parameters, SERVER_PORT, State,
@@ -26,43 +26,33 @@ pub trait Scheme: Debug + Sized {
     /// The protocol's parameters.
     type Config: Parameters;
     /// The header of all its packets.
-    type Header: Header;
-    /// The packet types with their fields, which [`Scheme::header`] puts into a header.
-    type Body;
+    type Header: Exchange;
     /// The sender's state of a message.
     type Outgoing: Debug;
     /// The receiver's state of a message.
     type Incoming: Debug;
 
-    /// The packet that asks whether the peer still knows a message.
-    const ASK: Self::Body;
-    /// The packet that reports a message as unknown.
-    const UNKNOWN: Self::Body;
-
     /// The protocol's state of a host without messages.
     fn new(id: HostId, config: &Self::Config) -> Self;
 
     /// Makes the header of a control packet.
+    #[inline]
     fn header(
         &mut self,
-        config: &Self::Config,
+        _config: &Self::Config,
         id: Id64,
         one_way: bool,
-        body: Self::Body,
-    ) -> Self::Header;
+        body: Body<Self>,
+    ) -> Self::Header {
+        Self::Header::new(id, one_way, body)
+    }
 
     /// Completes a control packet at the moment at which it leaves the host.
     #[inline]
     fn departs(_now: Time, _header: &mut Self::Header) {}
 
-    /// The id of the message that a packet belongs to, and whether that message is one-way.
-    fn message_of(header: &Self::Header) -> (u64, bool);
-
-    /// Whether a packet is addressed from the message's sender to its receiver.
-    fn is_from_sender(header: &Self::Header) -> bool;
-
     /// The answer to a late packet of a message that is complete; `None` if the packet needs no answer.
-    fn complete(header: &Self::Header) -> Option<Self::Body>;
+    fn complete(header: &Self::Header) -> Option<Body<Self>>;
 
     /// Makes the sender's state of a submitted message.
     fn outgoing(
@@ -83,10 +73,15 @@ pub trait Scheme: Debug + Sized {
     fn next_data(host: &mut Driven<Self>, now: Time) -> Option<Packet<Self::Header>>;
 
     /// Handles the expiry of a message timer (`Driven::run_timers`) or of [`Scheme::poll_timeout`].
-    fn on_timeout(host: &mut Driven<Self>, now: Time);
+    fn on_timeout(host: &mut Driven<Self>, now: Time) {
+        host.run_timers(now);
+    }
 
     /// When [`Scheme::on_timeout`] is to be called, apart from message timers; [`Time::MAX`] if never.
-    fn poll_timeout(&self) -> Time;
+    #[inline]
+    fn poll_timeout(&self) -> Time {
+        Time::MAX
+    }
 
     /// When [`Scheme::sender_due`] is to be called for a message; [`Time::MAX`] if never.
     fn sender_deadline(outgoing: &Self::Outgoing, config: &Self::Config) -> Time;
@@ -102,8 +97,10 @@ pub trait Scheme: Debug + Sized {
     /// Handles the deadline of a message at its sender.
     fn sender_due(host: &mut Driven<Self>, now: Time, slot: u32);
 
-    /// Handles the deadline of a message at its receiver.
-    fn receiver_due(host: &mut Driven<Self>, now: Time, slot: u32);
+    /// Handles the deadline of a message at its receiver: without further rules, its sender has fallen silent.
+    fn receiver_due(host: &mut Driven<Self>, now: Time, slot: u32) {
+        host.fail(now, slot, FailReason::PeerSilent);
+    }
 
     /// Handles the timer of a request that was delivered and is not yet answered.
     fn in_service_due(host: &mut Driven<Self>, slot: u32) {
@@ -124,6 +121,9 @@ pub trait Scheme: Debug + Sized {
     #[cfg(test)]
     fn check_bounds(host: &Driven<Self>);
 }
+
+/// The packet types of a transport with their fields.
+pub(crate) type Body<S> = <<S as Scheme>::Header as Exchange>::Body;
 
 /// One host of such a transport.
 #[derive(Debug)]
@@ -147,11 +147,11 @@ impl<S: Scheme> Driven<S> {
     /// passed its `check`.
     #[must_use]
     pub fn new(id: HostId, config: Arc<S::Config>) -> Self {
-        let shared = config.shared();
+        let common = config.common();
         let limits = Limits {
-            live: shared.max_exchanges,
-            finished: shared.max_finished,
-            finished_for: shared.finished_for,
+            live: common.max_exchanges,
+            finished: common.max_finished,
+            finished_for: common.finished_for,
         };
         Self {
             id,
@@ -182,7 +182,7 @@ impl<S: Scheme> Driven<S> {
     #[cfg(test)]
     pub(crate) fn check_bounds(&self) {
         self.exchanges.check_bounds();
-        assert!(self.control.len() <= self.config.shared().max_control as usize);
+        assert!(self.control.len() <= self.config.common().max_control as usize);
         if self.exchanges.live() == 0 {
             assert!(self.timers.is_empty());
         }
@@ -191,7 +191,7 @@ impl<S: Scheme> Driven<S> {
 
     /// Queues a control packet.
     #[inline]
-    pub(crate) fn send_control(&mut self, dst: HostId, id: u64, one_way: bool, body: S::Body) {
+    pub(crate) fn send_control(&mut self, dst: HostId, id: u64, one_way: bool, body: Body<S>) {
         let header = self.scheme.header(&self.config, Id64::new(id), one_way, body);
         self.queue_control(dst, header);
     }
@@ -199,7 +199,7 @@ impl<S: Scheme> Driven<S> {
     /// Queues a control packet. It is dropped if the queue is full, as the network may drop any packet.
     #[inline]
     pub(crate) fn queue_control(&mut self, dst: HostId, header: S::Header) {
-        if self.control.len() < self.config.shared().max_control as usize {
+        if self.control.len() < self.config.common().max_control as usize {
             self.control.push_back((dst, header));
         }
     }
@@ -213,13 +213,13 @@ impl<S: Scheme> Driven<S> {
         header: S::Header,
     ) -> Packet<S::Header> {
         // Requests and their responses use the same pair of ports.
-        let from_client = S::is_from_sender(&header) == (S::message_of(&header).0 & 1 == 0);
+        let from_client = header.is_from_sender() == (header.id().get() & 1 == 0);
         let (source, destination) =
             if from_client { (CLIENT_PORT, SERVER_PORT) } else { (SERVER_PORT, CLIENT_PORT) };
         Packet::new(self.id, dst, l3_bytes, header)
             .with_priority(priority)
             .with_ports(source, destination)
-            .sprayed(self.config.shared().spray)
+            .sprayed(self.config.common().spray)
     }
 
     pub(crate) fn leave_lists(&mut self, slot: u32) {
@@ -280,7 +280,7 @@ impl<S: Scheme> Driven<S> {
 
     /// Makes a client wait for its response, after the request has been acknowledged.
     fn await_response(&mut self, now: Time, slot: u32) {
-        let ask_at = now.saturating_add(self.config.shared().ask_interval);
+        let ask_at = now.saturating_add(self.config.ask_interval());
         self.leave_lists(slot);
         self.timers.set(slot, ask_at);
         self.replace_outgoing(slot, State::Awaiting(Awaiting { ask_at, last_received: now }));
@@ -309,16 +309,15 @@ impl<S: Scheme> Driven<S> {
     /// Handles the timer of a client that awaits its response: asks whether the server still knows the request.
     /// (Our choice: no protocol specifies this.)
     fn awaiting_due(&mut self, now: Time, slot: u32) {
-        let shared = self.config.shared();
         let exchange = self.exchanges.get_mut(slot);
         let State::Awaiting(awaiting) = &mut exchange.state else { return };
-        awaiting.ask_at = now.saturating_add(shared.ask_interval);
-        if now.since(awaiting.last_received) >= shared.patience {
+        awaiting.ask_at = now.saturating_add(self.config.ask_interval());
+        if now.since(awaiting.last_received) >= self.config.common().patience {
             return self.fail(now, slot, FailReason::PeerSilent);
         }
         let (peer, id, at) = (exchange.peer, exchange.local, awaiting.ask_at);
         self.timers.set(slot, at);
-        self.send_control(peer, id, false, S::ASK);
+        self.send_control(peer, id, false, S::Header::ASK);
     }
 
     // --- the receiver's half of a message
@@ -332,7 +331,7 @@ impl<S: Scheme> Driven<S> {
         header: &S::Header,
         incoming: impl FnOnce(&Self) -> S::Incoming,
     ) -> Option<(u32, bool)> {
-        let (id, one_way) = S::message_of(header);
+        let (id, one_way) = (header.id().get(), header.one_way());
         let local = id ^ 1;
         let is_client = local & 1 == 0;
         let known = self.exchanges.find(from, local);
@@ -358,7 +357,7 @@ impl<S: Scheme> Driven<S> {
             },
             Known::Finished => self.answer_complete(from, header),
             // A response to a request that is unknown, or no longer known.
-            Known::No if is_client => self.send_control(from, id, one_way, S::UNKNOWN),
+            Known::No if is_client => self.send_control(from, id, one_way, S::Header::UNKNOWN),
             Known::No => {
                 let state = State::Receiving(incoming(self));
                 let slot = self.exchanges.insert(now, from, local, one_way, state);
@@ -370,7 +369,7 @@ impl<S: Scheme> Driven<S> {
     }
 
     fn answer_complete(&mut self, from: HostId, header: &S::Header) {
-        let (id, one_way) = S::message_of(header);
+        let (id, one_way) = (header.id().get(), header.one_way());
         if let Some(body) = S::complete(header) {
             self.send_control(from, id, one_way, body);
         }
@@ -391,12 +390,12 @@ impl<S: Scheme> Driven<S> {
     }
 
     /// Answers a client that asks for its response; `known` is the answer if the response is still pending.
-    pub(crate) fn handle_ask_for_response(&mut self, from: HostId, id: u64, known: S::Body) {
+    pub(crate) fn handle_ask_for_response(&mut self, from: HostId, id: u64, known: Body<S>) {
         let local = id ^ 1;
         // This host is the server of the request.
         if local & 1 == 1 {
             let is_known = matches!(self.exchanges.find(from, local), Known::Slot(_));
-            self.send_control(from, id, false, if is_known { known } else { S::UNKNOWN });
+            self.send_control(from, id, false, if is_known { known } else { S::Header::UNKNOWN });
         }
     }
 
@@ -455,8 +454,8 @@ impl<S: Scheme> Node for Driven<S> {
     fn poll_transmit(&mut self, now: Time, _port: u8) -> Option<Packet<S::Header>> {
         if let Some((dst, mut header)) = self.control.pop_front() {
             S::departs(now, &mut header);
-            let shared = self.config.shared();
-            return Some(self.packet(dst, shared.control_bytes, shared.control_priority, header));
+            let common = self.config.common();
+            return Some(self.packet(dst, common.control_bytes, common.control_priority, header));
         }
         S::next_data(self, now)
     }
@@ -485,15 +484,15 @@ impl<S: Scheme> Node for Driven<S> {
     #[inline]
     fn prefetch_for(&self, packet: &Packet<S::Header>) {
         // The id of the packet's message is the local one at its sender, and its counterpart here.
-        let (id, _) = S::message_of(&packet.header);
-        let from_sender = S::is_from_sender(&packet.header);
+        let id = packet.header.id().get();
+        let from_sender = packet.header.is_from_sender();
         self.exchanges.prefetch(packet.src, if from_sender { id ^ 1 } else { id });
     }
 }
 
 impl<S: Scheme> Transport for Driven<S> {
     fn submit(&mut self, now: Time, message: Submit) -> Result<(), Refused> {
-        let response_in = self.exchanges.check(&message, self.config.shared().max_message_bytes)?;
+        let response_in = self.exchanges.check(&message, self.config.common().max_message_bytes)?;
         let jitter = Jitter::new(self.id, message.id.0);
         let outgoing = self.scheme.outgoing(now, message.bytes as u32, jitter, &self.config);
         let state = State::Sending(outgoing);
@@ -527,7 +526,7 @@ impl<S: Scheme> Transport for Driven<S> {
     }
 
     fn framing(&self) -> Framing {
-        self.config.shared().framing()
+        self.config.common().framing()
     }
 
     fn not_admitted(&self) -> u64 {

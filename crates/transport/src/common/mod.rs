@@ -19,6 +19,8 @@ use rackweave_core::rng::mix;
 use rackweave_core::{Assembler, HostId, Span};
 
 pub(crate) use arriving::{Arriving, Place, note_acknowledged};
+#[cfg(test)]
+pub(crate) use driven::Body;
 pub(crate) use driven::{Driven, Scheme};
 pub(crate) use exchanges::{Awaiting, Exchanges, Known, Limits, State};
 pub(crate) use finished::Finished;
@@ -27,17 +29,10 @@ pub(crate) use heap::{Heap, InlineHeap};
 pub(crate) use lateness::Lateness;
 pub(crate) use list::List;
 pub(crate) use pacer::Pacer;
-#[cfg(test)]
-pub(crate) use parameters::Bounds;
-pub(crate) use parameters::shared_parameters;
-pub(crate) use parameters::{Parameters, Shared};
+pub(crate) use parameters::Parameters;
 pub(crate) use scoreboard::{Before, Scoreboard};
 pub(crate) use timeout::{RtoBounds, Timeout};
 pub(crate) use tokens::Tokens;
-
-/// The most finished exchanges that a host remembers because its patience was raised: 48 MB, and more than a million
-/// exchanges a second with patience of two seconds. The value is our choice.
-pub(crate) const MAX_FINISHED: u32 = 1 << 22;
 
 /// The client's port in all packets. With [`SERVER_PORT`], it is what ECMP hashes.
 pub(crate) const CLIENT_PORT: u16 = 0x8000;

@@ -4,8 +4,8 @@
 use rackweave_core::Rate;
 use rackweave_core::{Framing, Span, frame};
 use rackweave_wire::datagram::HEADER_BYTES;
-use thiserror::Error;
 
+use crate::exchange::{InvalidConfig, above_zero, is_packet_length, is_priority};
 use crate::profile::{Feedback, Profile, UDP_FRONT};
 
 /// Parameters of the datagram transport.
@@ -37,20 +37,6 @@ pub struct Config {
     pub finished_for: Span,
 }
 
-/// Reasons why a configuration is invalid.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
-pub enum InvalidConfig {
-    /// A field must be above zero.
-    #[error("{0} must be above zero")]
-    Zero(&'static str),
-    /// The packet exceeds its 16-bit length field.
-    #[error("a packet of {0} bytes is longer than 65000")]
-    TooLong(u32),
-    /// A priority above 7.
-    #[error("priority {0} is above 7")]
-    Priority(u8),
-}
-
 impl Default for Config {
     /// Packets of the usual MTU at the lowest priority. The bounds are our choice: no source gives any.
     fn default() -> Self {
@@ -77,7 +63,7 @@ impl Config {
     /// # Errors
     /// See [`InvalidConfig`].
     pub fn check(&self) -> Result<(), InvalidConfig> {
-        for (name, positive) in [
+        above_zero(&[
             ("max_payload", self.max_payload > 0),
             ("forget_after", self.forget_after > Span::ZERO),
             ("max_message_bytes", self.max_message_bytes > 0),
@@ -86,19 +72,9 @@ impl Config {
             ("max_gaps", self.max_gaps > 0),
             ("max_finished", self.max_finished > 0),
             ("finished_for", self.finished_for > Span::ZERO),
-        ] {
-            if !positive {
-                return Err(InvalidConfig::Zero(name));
-            }
-        }
-        let longest = self.max_payload.saturating_add(self.header_bytes);
-        if longest > 65_000 {
-            return Err(InvalidConfig::TooLong(longest));
-        }
-        if self.priority > 7 {
-            return Err(InvalidConfig::Priority(self.priority));
-        }
-        Ok(())
+        ])?;
+        is_packet_length(self.max_payload.saturating_add(self.header_bytes))?;
+        is_priority(self.priority)
     }
 
     /// How messages are divided into packets.

@@ -27,7 +27,7 @@ use rackweave_wire::Id64;
 use rackweave_wire::datagram::Header;
 
 use crate::common::{CLIENT_PORT, Exchanges, Heap, Known, Limits, List, SERVER_PORT, State};
-pub use config::{Config, InvalidConfig};
+pub use config::Config;
 
 /// The sender's state of a message.
 #[derive(Debug)]

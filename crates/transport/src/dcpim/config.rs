@@ -2,9 +2,9 @@
 
 use rackweave_core::{Rate, Span, frame};
 use rackweave_wire::dcpim::{LIFETIME_UNIT_NS, size};
-use thiserror::Error;
 
-use crate::common::shared_parameters;
+use crate::common::Parameters;
+use crate::exchange::{self, InvalidConfig, in_order, rule};
 
 /// Packets of a message in the highest level of data; each further level is for messages this many times as long
 /// (`docs/protocols/dcpim.md#dcpim-priorities`).
@@ -13,16 +13,10 @@ const LEVEL_FACTOR: u32 = 7;
 /// dcPIM's parameters. See [`Config::paper`] for the published set.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Config {
+    /// What it has in common with other transports.
+    pub common: exchange::Config,
     /// Time of a full packet on the host's link: the interval between the tokens of a receiver that uses all its channels.
     pub packet_span: Span,
-    /// Payload bytes of a full packet. All packets but the last of a message are full.
-    pub max_payload: u32,
-    /// Header bytes of a data packet, from the IP header to the payload.
-    pub header_bytes: u32,
-    /// Size of every other packet, from the IP header on.
-    pub control_bytes: u32,
-    /// Whether switches choose a path for each packet at random; otherwise ECMP chooses one per pair of hosts.
-    pub spray: bool,
     /// r: the rounds of a matching.
     pub rounds: u8,
     /// k: the channels into which a host's link is divided, in each direction.
@@ -53,8 +47,6 @@ pub struct Config {
     /// Each host's clock is ahead of its driver's by a time that is specific to the host and below this one. With zero, and one clock for
     /// all drivers, the epochs of all hosts start at once, as in the authors' simulator.
     pub clock_skew: Span,
-    /// Priority of all packets but data in switches, 0 (lowest) to 7.
-    pub control_priority: u8,
     /// Priority of data of the shortest messages.
     pub short_priority: u8,
     /// Number of priorities of data, from `short_priority` down.
@@ -64,59 +56,6 @@ pub struct Config {
     pub min_notify_interval: Span,
     /// Maximum of that interval, and the interval while an announced message waits and its sender receives nothing.
     pub max_notify_interval: Span,
-    /// Time without a packet from a peer that should answer after which the peer is declared silent.
-    pub patience: Span,
-
-    /// Maximum message length, in bytes.
-    pub max_message_bytes: u32,
-    /// Maximum number of exchanges (requests with their responses, one-way messages) in progress at the host.
-    /// Further ones are refused, or dropped if a peer starts them.
-    pub max_exchanges: u32,
-    /// Maximum number of finished exchanges that are remembered. At this number no new exchange is accepted,
-    /// because it could be a duplicate.
-    pub max_finished: u32,
-    /// Minimum time for which finished exchanges are remembered. It must exceed `patience` plus the lifetime of
-    /// any packet.
-    pub finished_for: Span,
-    /// Maximum number of queued control packets. Further ones are dropped.
-    pub max_control: u32,
-    /// Maximum number of gaps between arrived packets of one message. A packet that would exceed it is dropped.
-    pub max_gaps: u16,
-}
-
-/// Reasons why a configuration is invalid.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
-pub enum InvalidConfig {
-    /// A field must be above zero.
-    #[error("{0} must be above zero")]
-    Zero(&'static str),
-    /// The packet exceeds its 16-bit length field.
-    #[error("a packet of {0} bytes is longer than 65000")]
-    TooLong(u32),
-    /// A priority above 7.
-    #[error("priority {0} is above 7")]
-    Priority(u8),
-    /// More levels of data than priorities from the highest of data down.
-    #[error("there are no {0} priorities for data from {1} down")]
-    Levels(u8, u8),
-    /// A matching would take longer than the data phase in which it happens.
-    #[error("an epoch of {0} is shorter than its {1} rounds")]
-    Epoch(Span, u8),
-    /// The lifetime of a token exceeds its field.
-    #[error("an epoch with its slack must be at most {0}")]
-    LongEpoch(Span),
-    /// A channel would carry less than a packet in an epoch.
-    #[error("an epoch of {0} has no time for a packet of each of {1} channels")]
-    Channels(Span, u8),
-    /// The minimum interval exceeds the maximum.
-    #[error("min_notify_interval is above max_notify_interval")]
-    Interval,
-    /// A peer would be declared silent before it is asked again.
-    #[error("patience must be above max_notify_interval")]
-    Patience,
-    /// A late duplicate could start a message a second time.
-    #[error("finished_for must be above {0}, the time for which a sender tries")]
-    FinishedFor(Span),
 }
 
 /// The longest lifetime that a token can carry.
@@ -138,11 +77,8 @@ impl Config {
         let product = if product == 0 { 1 } else { product };
         let product_span = packet_span.saturating_mul(product);
         let paper = Self {
+            common: exchange::Config::USUAL,
             packet_span,
-            max_payload: 1460,
-            header_bytes: 40,
-            control_bytes: 40,
-            spray: true,
             rounds: 4,
             channels: 4,
             round: Span::ZERO,
@@ -156,18 +92,10 @@ impl Config {
             resend_after: product_span,
             token_slack: packet_span.saturating_mul(4),
             clock_skew: Span::ZERO,
-            control_priority: 7,
             short_priority: 6,
             data_levels: 6,
             min_notify_interval: at_least_100_us(rtt.saturating_mul(10)),
             max_notify_interval: Span::from_ms(8),
-            patience: Span::from_ms(160),
-            max_message_bytes: u32::MAX,
-            max_exchanges: 1 << 20,
-            max_finished: 1 << 20,
-            finished_for: Span::from_ms(200),
-            max_control: 1 << 14,
-            max_gaps: 1024,
         };
         let round = control_rtt.ticks().saturating_mul(Self::BETA as u64) / 1000;
         paper.with_rounds(link, 4, Span::from_ticks(round))
@@ -186,7 +114,7 @@ impl Config {
         self.rounds = rounds;
         self.round = Span::from_ticks(round);
         self.epoch = self.round.saturating_mul(rounds as u64);
-        let request = link.span_of(frame::wire_bytes(self.control_bytes) as u64).ticks();
+        let request = link.span_of(frame::wire_bytes(self.common.control_bytes) as u64).ticks();
         let requests = round / 4 / if request == 0 { 1 } else { request };
         let least = 4 * self.channels as u64;
         let requests = if requests < least { least } else { requests };
@@ -214,44 +142,6 @@ impl Config {
         self.min_notify_interval = longer(self.min_notify_interval, Span::from_ms(4));
         let (rounds, round) = (self.rounds, longer(self.round, half));
         self.with_rounds(link, rounds, round)
-    }
-
-    /// Checks whether the state machine can run with these parameters.
-    ///
-    /// # Errors
-    /// See [`InvalidConfig`].
-    pub fn check(&self) -> Result<(), InvalidConfig> {
-        self.check_shared(&[
-            ("packet_span", self.packet_span > Span::ZERO),
-            ("rounds", self.rounds > 0),
-            ("channels", self.channels > 0),
-            ("round", self.round.ticks() > 1),
-            ("requests_per_round", self.requests_per_round > 0),
-            ("token_window", self.token_window > 0),
-            ("window_timeout", self.window_timeout > Span::ZERO),
-            ("resend_after", self.resend_after > Span::ZERO),
-            ("data_levels", self.data_levels > 0),
-            ("min_notify_interval", self.min_notify_interval > Span::ZERO),
-        ])?;
-        if self.data_levels > self.short_priority + 1 {
-            return Err(InvalidConfig::Levels(self.data_levels, self.short_priority));
-        }
-        if self.epoch < self.round.saturating_mul(u64::from(self.rounds)) {
-            return Err(InvalidConfig::Epoch(self.epoch, self.rounds));
-        }
-        if self.epoch.saturating_add(self.token_slack) > MAX_LIFETIME {
-            return Err(InvalidConfig::LongEpoch(MAX_LIFETIME));
-        }
-        if self.channel_packets() == 0 {
-            return Err(InvalidConfig::Channels(self.epoch, self.channels));
-        }
-        if self.min_notify_interval > self.max_notify_interval {
-            return Err(InvalidConfig::Interval);
-        }
-        if self.patience <= self.max_notify_interval {
-            return Err(InvalidConfig::Patience);
-        }
-        Ok(())
     }
 
     /// Number of packets that a channel carries in a data phase.
@@ -307,21 +197,78 @@ const fn at_least_100_us(span: Span) -> Span {
     longer(span, Span::from_us(100))
 }
 
-shared_parameters!(
-    Config,
-    name: "dcpim",
-    example: |link| Self::paper(link, Span::from_us(50), Span::from_us(50)).for_hosts(link),
-    ask_interval: max_notify_interval,
-    free_packets: [free_packets],
-    packets_back: 1.0,
-    priorities: [control_priority, short_priority],
-    header_bytes: size::DATA,
-    control_bytes: size::TOKEN,
-);
+impl Parameters for Config {
+    type Scheme = super::DcPim;
+
+    const NAMES: &'static [&'static str] = &["dcpim"];
+    const DATA_BYTES: u32 = size::DATA;
+    const CONTROL_BYTES: u32 = size::TOKEN;
+    const PACKETS_BACK: f64 = 1.0;
+
+    fn common(&self) -> &exchange::Config {
+        &self.common
+    }
+
+    fn common_mut(&mut self) -> &mut exchange::Config {
+        &mut self.common
+    }
+
+    fn ask_interval(&self) -> Span {
+        self.max_notify_interval
+    }
+
+    fn unanswered_packets(&self) -> u16 {
+        self.free_packets
+    }
+
+    fn validate(&self) -> Result<(), InvalidConfig> {
+        let own = [
+            ("packet_span", self.packet_span > Span::ZERO),
+            ("rounds", self.rounds > 0),
+            ("channels", self.channels > 0),
+            ("round", self.round.ticks() > 1),
+            ("requests_per_round", self.requests_per_round > 0),
+            ("token_window", self.token_window > 0),
+            ("window_timeout", self.window_timeout > Span::ZERO),
+            ("resend_after", self.resend_after > Span::ZERO),
+            ("data_levels", self.data_levels > 0),
+            ("min_notify_interval", self.min_notify_interval > Span::ZERO),
+        ];
+        self.common.check(&own, &[self.short_priority])?;
+        rule(self.data_levels <= self.short_priority + 1, "data_levels", || {
+            let (levels, highest) = (self.data_levels, self.short_priority);
+            format!("there are no {levels} priorities for data from {highest} down")
+        })?;
+        let matching = self.round.saturating_mul(u64::from(self.rounds));
+        rule(self.epoch >= matching, "epoch", || {
+            format!("an epoch of {} is shorter than its {} rounds", self.epoch, self.rounds)
+        })?;
+        // The lifetime of a token must fit its field.
+        let lifetime = self.epoch.saturating_add(self.token_slack);
+        rule(lifetime <= MAX_LIFETIME, "token_slack", || {
+            format!("an epoch with its slack must be at most {MAX_LIFETIME}")
+        })?;
+        rule(self.channel_packets() > 0, "channels", || {
+            let (epoch, channels) = (self.epoch, self.channels);
+            format!("an epoch of {epoch} has no time for a packet of each of {channels} channels")
+        })?;
+        in_order(
+            ("min_notify_interval", self.min_notify_interval),
+            ("max_notify_interval", self.max_notify_interval),
+        )?;
+        self.common.check_patience(self.max_notify_interval, "max_notify_interval")
+    }
+
+    #[cfg(any(test, feature = "testkit"))]
+    fn examples(link: Rate) -> Vec<Self> {
+        vec![Self::paper(link, Span::from_us(50), Span::from_us(50)).for_hosts(link)]
+    }
+}
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::Profile as _;
 
     const LINK: Rate = Rate::from_gbps(100);
 
@@ -371,7 +318,7 @@ mod tests {
         };
         assert_eq!(wrong(|c| c.channels = 0), "channels must be above zero");
         assert_eq!(
-            wrong(|c| c.max_payload = 65_000),
+            wrong(|c| c.common.max_payload = 65_000),
             "a packet of 65040 bytes is longer than 65000"
         );
         assert_eq!(wrong(|c| c.short_priority = 8), "priority 8 is above 7");
@@ -393,11 +340,11 @@ mod tests {
             "min_notify_interval is above max_notify_interval"
         );
         assert_eq!(
-            wrong(|c| c.patience = c.max_notify_interval),
+            wrong(|c| c.common.patience = c.max_notify_interval),
             "patience must be above max_notify_interval"
         );
         assert_eq!(
-            wrong(|c| c.finished_for = Span::from_ms(160)),
+            wrong(|c| c.common.finished_for = Span::from_ms(160)),
             "finished_for must be above 160 ms, the time for which a sender tries"
         );
     }

@@ -24,20 +24,9 @@
 //! acknowledged; after a long silence it is repeated too, so that a lost FIN is repaired. A client that awaits its response
 //! periodically asks whether the server still knows the request (our choice).
 //!
-//! # At most once
-//! A finished exchange is remembered for [`Config::finished_for`], so that late or duplicate packets do not
-//! start it again. A restarted peer has lost this memory: a message of which it had a part is retransmitted
-//! from the start.
-//!
-//! # Memory
-//! For any input, a host holds at most [`Config::max_exchanges`] exchanges (further ones are refused with
-//! [`Refused::Busy`](rackweave_core::Refused::Busy), or dropped if a peer starts them) of up to
-//! [`Config::max_gaps`] ranges each, with one request or offer each and tokens for [`Config::token_window`] packets, matches for
-//! [`Config::channels`] channels in two epochs, [`Config::max_finished`] ids of finished exchanges for
-//! [`Config::finished_for`], and [`Config::max_control`] control packets. State of a silent peer is discarded
-//! after [`Config::patience`], with a failure if the application waits for it
-//! ([`FailReason::PeerSilent`](rackweave_core::FailReason::PeerSilent)). A delivered request stays until the
-//! application answers or cancels it.
+//! # At most once, memory
+//! As for all transports of [`crate::exchange`]. Besides, a host holds one request or offer for each exchange, with tokens for
+//! [`Config::token_window`] packets, and matches for [`Config::channels`] channels in two epochs.
 
 mod clock;
 pub mod config;
@@ -51,12 +40,11 @@ mod tests;
 
 use rackweave_core::rng::mix;
 use rackweave_core::{HostId, Packet, Placement, Time};
-use rackweave_wire::Id64;
 use rackweave_wire::dcpim::{Body, Header};
 
 use crate::common::{Driven, Heap, Jitter, Lateness, Scheme};
 use clock::Clock;
-pub use config::{Config, InvalidConfig};
+pub use config::Config;
 use matching::Matching;
 use offers::Offers;
 use receiver::Incoming;
@@ -98,12 +86,8 @@ impl Draws {
 impl Scheme for DcPim {
     type Config = Config;
     type Header = Header;
-    type Body = Body;
     type Outgoing = Outgoing;
     type Incoming = Incoming;
-
-    const ASK: Body = Body::Ask;
-    const UNKNOWN: Body = Body::Unknown;
 
     fn new(id: HostId, config: &Config) -> Self {
         Self {
@@ -114,28 +98,6 @@ impl Scheme for DcPim {
             ready: Heap::default(),
             lateness: Lateness::default(),
         }
-    }
-
-    #[inline]
-    fn header(&mut self, _: &Config, id: Id64, one_way: bool, body: Body) -> Header {
-        Header { id, one_way, body }
-    }
-
-    #[inline]
-    fn message_of(header: &Header) -> (u64, bool) {
-        (header.id.get(), header.one_way)
-    }
-
-    #[inline]
-    fn is_from_sender(header: &Header) -> bool {
-        matches!(
-            header.body,
-            Body::Data { .. }
-                | Body::Notify { .. }
-                | Body::Grant { .. }
-                | Body::Release { .. }
-                | Body::Ask
-        )
     }
 
     fn complete(_: &Header) -> Option<Body> {

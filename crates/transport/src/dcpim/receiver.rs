@@ -6,7 +6,7 @@ use rackweave_wire::dcpim::{Body, Header};
 use super::Host;
 use super::config::Config;
 use super::matching::Offer;
-use crate::common::{Lateness, Parameters as _, State, Tokens};
+use crate::common::{Lateness, State, Tokens};
 
 /// The answer of a message to a match that may send a token.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -42,7 +42,7 @@ pub struct Incoming {
 
 impl Incoming {
     fn new(now: Time, length: u32, free: u16, config: &Config) -> Self {
-        let packets = config.packets(length);
+        let packets = config.common.packets(length);
         let free = packets.min(u32::from(free));
         Self {
             length,
@@ -72,7 +72,8 @@ impl Incoming {
 
     /// When the message's timer expires.
     pub(super) fn deadline(&self, lateness: Lateness, config: &Config) -> Time {
-        self.resume_at(lateness, config).min(self.last_received.saturating_add(config.patience))
+        self.resume_at(lateness, config)
+            .min(self.last_received.saturating_add(config.common.patience))
     }
 
     /// When it wants tokens again.
@@ -126,7 +127,7 @@ impl Host {
         length: u32,
         free: u16,
     ) {
-        if length == 0 || length > self.config.max_message_bytes {
+        if length == 0 || length > self.config.common.max_message_bytes {
             return;
         }
         let Some(slot) = self.receiving(now, from, header, length, free) else { return };
@@ -144,14 +145,14 @@ impl Host {
         let Body::Data { message_length, offset, len, free, token } = header.body else {
             return Placement::Discard;
         };
-        let is_packet = self.config.shared().is_packet(message_length, offset, len);
+        let is_packet = self.config.common.is_packet(message_length, offset, len);
         if !is_packet || packet.is_trimmed() {
             return Placement::Discard;
         }
         let slot = self.receiving(now, packet.src, header, message_length, free);
         let Some(slot) = slot else { return Placement::Discard };
         let (number, max_gaps) =
-            (offset / self.config.max_payload, usize::from(self.config.max_gaps));
+            (offset / self.config.common.max_payload, usize::from(self.config.common.max_gaps));
         let exchange = self.exchanges.get_mut(slot);
         let (peer, one_way) = (exchange.peer, exchange.one_way);
         let (id, birth) = (exchange.arriving(), exchange.birth);
@@ -192,7 +193,7 @@ impl Host {
             Incoming::new(now, length, free, &host.config)
         })?;
         if new {
-            let packets = self.config.packets(length);
+            let packets = self.config.common.packets(length);
             let free = packets.min(u32::from(free));
             if free < packets {
                 self.resume(now, slot);
@@ -227,7 +228,7 @@ impl Host {
     /// Handles late packets, or the silence of the sender.
     pub(super) fn receiver_due(&mut self, now: Time, slot: u32) {
         let State::Receiving(incoming) = &self.exchanges.get(slot).state else { return };
-        let forget_at = incoming.last_received.saturating_add(self.config.patience);
+        let forget_at = incoming.last_received.saturating_add(self.config.common.patience);
         if forget_at <= now {
             return self.fail(now, slot, FailReason::PeerSilent);
         }

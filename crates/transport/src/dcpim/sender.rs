@@ -54,7 +54,7 @@ pub struct Outgoing {
 
 impl Outgoing {
     pub(super) fn new(now: Time, length: u32, jitter: Jitter, config: &Config) -> Self {
-        let packets = config.packets(length);
+        let packets = config.common.packets(length);
         Self {
             length,
             packets,
@@ -114,7 +114,7 @@ impl Outgoing {
         };
         // The last free packet needs this long to be sent.
         let interval = interval.saturating_add(config.span_of(self.free));
-        let most = config.patience / 4;
+        let most = config.common.patience / 4;
         let interval = Span::from_ticks(interval.ticks().min(most.ticks()));
         let quiet = self.quiet_since.saturating_add(self.jitter.apply(interval, self.doublings));
         // A message that waits for tokens, or at its sender for shorter ones, may do so for longer than its receiver's patience.
@@ -158,14 +158,14 @@ impl Host {
             }
             let Some((packet, token)) = taken else { continue };
             self.recovery.retransmissions += u64::from(was_sent(&mut outgoing.sent, packet));
-            let offset = packet * self.config.max_payload;
-            let len = self.config.max_payload.min(outgoing.length - offset) as u16;
+            let offset = packet * self.config.common.max_payload;
+            let len = self.config.common.max_payload.min(outgoing.length - offset) as u16;
             let (message_length, free) = (outgoing.length, outgoing.free as u16);
             let priority = self.config.data_priority(outgoing.packets);
             let body = Body::Data { message_length, offset, len, free, token };
             let id = Id64::new(exchange.local);
             let header = Header { id, one_way: exchange.one_way, body };
-            let (peer, bytes) = (exchange.peer, self.config.header_bytes + u32::from(len));
+            let (peer, bytes) = (exchange.peer, self.config.common.header_bytes + u32::from(len));
             return Some(self.packet(peer, bytes, priority, header));
         }
         None
@@ -223,7 +223,7 @@ impl Host {
         let State::Sending(outgoing) = &mut exchange.state else { return };
         outgoing.doublings += 1;
         (outgoing.quiet_since, outgoing.announced_at) = (now, now);
-        if now.since(outgoing.last_received) >= self.config.patience {
+        if now.since(outgoing.last_received) >= self.config.common.patience {
             return self.fail(now, slot, FailReason::PeerSilent);
         }
         let (peer, id, one_way) = (exchange.peer, exchange.local, exchange.one_way);

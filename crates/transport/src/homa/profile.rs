@@ -2,12 +2,12 @@
 
 #[cfg(any(test, feature = "testkit"))]
 use rackweave_core::Rate;
-use rackweave_core::frame::MTU;
+use rackweave_core::frame::{MTU, wire_bytes};
 use rackweave_core::{Framing, Span};
 use rackweave_wire::homa::{Layout, size};
 
 use super::{Config, HeaderBytes, Host, InvalidConfig};
-use crate::profile::{Feedback, Profile, UDP_FRONT};
+use crate::profile::{CountedFeedback, Feedback, Profile, UDP_FRONT};
 
 /// Maximum number of finished messages that are remembered to allow for a longer patience.
 const MAX_FINISHED: u64 = 1 << 20;
@@ -45,6 +45,15 @@ impl Profile for Config {
 
     fn feedback(&self) -> Feedback {
         Feedback { free_bytes: u64::from(self.unscheduled_bytes), packets: 1.0 }
+    }
+
+    /// One grant for each packet of scheduled data.
+    fn counted_feedback(&self) -> Option<CountedFeedback> {
+        Some(CountedFeedback {
+            free_bytes: u64::from(self.unscheduled_bytes),
+            bytes_per_packet: u64::from(self.max_payload),
+            wire_bytes: wire_bytes(self.header_bytes.grant),
+        })
     }
 
     fn has_streams(&self) -> bool {

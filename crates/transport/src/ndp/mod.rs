@@ -20,18 +20,9 @@
 //! server still knows the request (our choice: otherwise it would wait forever for a server that has
 //! restarted).
 //!
-//! # At most once
-//! A finished exchange is remembered for [`Config::finished_for`], so that late or duplicate packets do not
-//! start it again. A restarted peer has lost this memory. Answers carry the receiver's incarnation, by which a
-//! sender detects that the receiver has lost the first part of a message.
-//!
-//! # Memory
-//! For any input, a host holds at most [`Config::max_exchanges`] exchanges (further ones are refused with
-//! [`Refused::Busy`](rackweave_core::Refused::Busy), or dropped if a peer starts them) of up to
-//! [`Config::max_gaps`] ranges each, [`Config::max_finished`] ids of finished exchanges for
-//! [`Config::finished_for`], and [`Config::max_control`] control packets. State of a silent peer is discarded
-//! after [`Config::patience`], with a failure if the application waits for it ([`FailReason::PeerSilent`]). A
-//! delivered request stays until the application answers or cancels it.
+//! # At most once, memory
+//! As for all transports of [`crate::exchange`]. Answers carry the receiver's incarnation, by which a sender detects that the receiver has
+//! lost the first part of a message.
 
 pub mod config;
 mod paths;
@@ -41,12 +32,12 @@ mod sender;
 mod tests;
 
 use rackweave_core::rng::mix;
-use rackweave_core::{FailReason, HostId, Packet, Placement, Span, Time};
+use rackweave_core::{HostId, Packet, Placement, Span, Time};
 use rackweave_wire::Id64;
 use rackweave_wire::ndp::{Body, Header};
 
 use crate::common::{Driven, Jitter, List, Pacer, Scheme};
-pub use config::{Config, InvalidConfig, MAX_PATHS};
+pub use config::{Config, MAX_PATHS};
 use paths::Paths;
 use receiver::Incoming;
 use sender::{Outgoing, Piece};
@@ -74,12 +65,8 @@ pub struct Ndp {
 impl Scheme for Ndp {
     type Config = Config;
     type Header = Header;
-    type Body = Body;
     type Outgoing = Outgoing;
     type Incoming = Incoming;
-
-    const ASK: Body = Body::Ask;
-    const UNKNOWN: Body = Body::Unknown;
 
     fn new(id: HostId, config: &Config) -> Self {
         let mut control_paths = Paths::default();
@@ -97,16 +84,6 @@ impl Scheme for Ndp {
     #[inline]
     fn header(&mut self, config: &Config, id: Id64, one_way: bool, body: Body) -> Header {
         Header { id, one_way, path: self.control_paths.next(config.paths), body }
-    }
-
-    #[inline]
-    fn message_of(header: &Header) -> (u64, bool) {
-        (header.id.get(), header.one_way)
-    }
-
-    #[inline]
-    fn is_from_sender(header: &Header) -> bool {
-        matches!(header.body, Body::Data { .. } | Body::Ask)
     }
 
     fn complete(header: &Header) -> Option<Body> {
@@ -178,11 +155,6 @@ impl Scheme for Ndp {
 
     fn sender_due(host: &mut Host, now: Time, slot: u32) {
         host.sender_due(now, slot);
-    }
-
-    /// The sender has given up before this deadline.
-    fn receiver_due(host: &mut Host, now: Time, slot: u32) {
-        host.fail(now, slot, FailReason::PeerSilent);
     }
 
     fn leave_lists(&mut self, slot: u32) {

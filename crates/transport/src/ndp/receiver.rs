@@ -6,7 +6,7 @@ use rackweave_wire::Id64;
 use rackweave_wire::ndp::{Body, Header};
 
 use super::{Config, Host};
-use crate::common::{Known, Parameters as _, State};
+use crate::common::{Known, State};
 
 /// A pull may be early by this fraction of the pull interval.
 const EARLY: u64 = 4;
@@ -33,7 +33,7 @@ pub struct Incoming {
 
 impl Incoming {
     fn new(now: Time, length: u32, window: u16, config: &Config) -> Self {
-        let packets = config.packets(length);
+        let packets = config.common.packets(length);
         Self {
             length,
             missing: packets,
@@ -51,7 +51,7 @@ impl Incoming {
     /// When the sender is declared silent; this does not happen while it waits for pulls.
     pub(super) fn deadline(&self, now: Time, config: &Config) -> Time {
         let since = if self.owed > 0 { now } else { self.last_received };
-        since.saturating_add(config.patience)
+        since.saturating_add(config.common.patience)
     }
 
     /// Whether the sender has packets that are neither in flight nor about to be pulled.
@@ -76,7 +76,7 @@ impl Host {
         let Body::Data { message_length, offset, len, window } = header.body else {
             return Placement::Discard;
         };
-        if !self.config.shared().is_packet(message_length, offset, len) {
+        if !self.config.common.is_packet(message_length, offset, len) {
             return Placement::Discard;
         }
         let slot = self.receiving_slot(now, packet.src, header, |host| {
@@ -84,10 +84,10 @@ impl Host {
         });
         let Some((slot, new)) = slot else { return Placement::Discard };
         if new {
-            self.timers.set(slot, now.saturating_add(self.config.patience));
+            self.timers.set(slot, now.saturating_add(self.config.common.patience));
         }
-        let (number, trimmed) = (offset / self.config.max_payload, packet.is_trimmed());
-        let max_gaps = usize::from(self.config.max_gaps);
+        let (number, trimmed) = (offset / self.config.common.max_payload, packet.is_trimmed());
+        let max_gaps = usize::from(self.config.common.max_gaps);
         let exchange = self.exchanges.get_mut(slot);
         let (peer, one_way, id) = (exchange.peer, exchange.one_way, exchange.arriving());
         let State::Receiving(incoming) = &mut exchange.state else { return Placement::Discard };

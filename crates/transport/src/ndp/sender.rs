@@ -50,7 +50,7 @@ impl Outgoing {
         let Self { mut board, mut paths, .. } = core::mem::take(self);
         board.reset();
         paths.restart(jitter.seed());
-        let packets = config.packets(length);
+        let packets = config.common.packets(length);
         let credit = packets.min(u32::from(config.initial_window));
         let timeout = Timeout::new(jitter);
         *self = Self { length, packets, paths, credit, board, timeout, ..Self::default() };
@@ -172,9 +172,16 @@ impl Outgoing {
     /// Offset and length of a packet.
     #[inline]
     const fn piece(&self, packet: u32, config: &Config) -> (u32, u16) {
-        let offset = packet * config.max_payload;
+        let offset = packet * config.common.max_payload;
         let left = self.length - offset;
-        (offset, if left < config.max_payload { left as u16 } else { config.max_payload as u16 })
+        (
+            offset,
+            if left < config.common.max_payload {
+                left as u16
+            } else {
+                config.common.max_payload as u16
+            },
+        )
     }
 
     /// Number of queued entries, for tests of memory bounds.
@@ -208,7 +215,7 @@ impl Host {
             let id = Id64::new(exchange.local);
             let path = outgoing.paths.next(self.config.paths);
             let header = Header { id, one_way: exchange.one_way, path, body };
-            let (peer, bytes) = (exchange.peer, self.config.header_bytes + u32::from(len));
+            let (peer, bytes) = (exchange.peer, self.config.common.header_bytes + u32::from(len));
             let priority = self.config.data_priority;
             return Some(self.packet(peer, bytes, priority, header).trimmable());
         }
@@ -233,7 +240,7 @@ impl Host {
         }
         outgoing.last_received = now;
         if let Some(Piece { offset, trimmed, path }) = piece {
-            let packet = offset / self.config.max_payload;
+            let packet = offset / self.config.common.max_payload;
             outgoing.paths.answered(path, trimmed);
             if trimmed {
                 outgoing.trimmed(packet);
@@ -261,7 +268,7 @@ impl Host {
     pub(super) fn handle_returned(&mut self, now: Time, from: HostId, id: u64, offset: u32) {
         let Some(slot) = self.outgoing_slot(from, id) else { return };
         let State::Sending(outgoing) = &mut self.exchanges.get_mut(slot).state else { return };
-        outgoing.returned(offset / self.config.max_payload);
+        outgoing.returned(offset / self.config.common.max_payload);
         if outgoing.is_ready() {
             self.scheme.ready.push_back(slot);
         }
@@ -276,7 +283,7 @@ impl Host {
         let config = &self.config;
         let exchange = self.exchanges.get_mut(slot);
         let State::Sending(outgoing) = &mut exchange.state else { return };
-        if now.since(outgoing.last_received) >= config.patience {
+        if now.since(outgoing.last_received) >= config.common.patience {
             return self.fail(now, slot, FailReason::PeerSilent);
         }
         if outgoing.board.oldest().is_none() {

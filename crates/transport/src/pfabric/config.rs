@@ -2,22 +2,16 @@
 
 use rackweave_core::{Rate, Span, frame};
 use rackweave_wire::pfabric::size;
-use thiserror::Error;
 
-use crate::common::shared_parameters;
+use crate::common::Parameters;
+use crate::exchange::{self, InvalidConfig, in_order};
 
 /// Parameters of pFabric. Sections are those of its paper (SIGCOMM'13); YAPS is the simulator that
 /// `docs/protocols/pfabric.md#pfabric-rate-control` names.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Config {
-    /// Payload bytes of a full packet. All packets but the last of a message are full.
-    pub max_payload: u32,
-    /// Header bytes of a data packet, from the IP header to the payload.
-    pub header_bytes: u32,
-    /// Bytes of every other packet, from the IP header on.
-    pub control_bytes: u32,
-    /// Whether switches choose a path for each packet at random (section 5.1).
-    pub spray: bool,
+    /// What it has in common with other transports.
+    pub common: exchange::Config,
     /// Packets that a message may have in flight at its start: a bandwidth-delay product (section 4.3).
     pub initial_window: u16,
     /// The largest window of a message, in packets.
@@ -29,54 +23,11 @@ pub struct Config {
     pub probe_after: u8,
     /// The longest interval of probes. The first is `rto`, and each doubles it.
     pub max_probe_interval: Span,
-    /// Priority of control packets in switches that have priorities in place of pFabric's queue, 0 (lowest) to 7.
-    pub control_priority: u8,
     /// Priority of data in such switches.
     pub data_priority: u8,
 
     /// Interval at which a client that awaits its response asks the server for it.
     pub ask_interval: Span,
-    /// Time without any packet of the peer after which a message fails.
-    pub patience: Span,
-
-    /// Maximum message length, in bytes.
-    pub max_message_bytes: u32,
-    /// Maximum number of exchanges in progress.
-    pub max_exchanges: u32,
-    /// Maximum number of finished exchanges that are remembered.
-    pub max_finished: u32,
-    /// Minimum time for which a finished exchange is remembered. It must exceed `patience`.
-    pub finished_for: Span,
-    /// Maximum number of queued control packets.
-    pub max_control: u32,
-    /// Maximum number of gaps between arrived packets of one message. A packet that would exceed it is dropped.
-    pub max_gaps: u16,
-}
-
-/// Reasons why a configuration is invalid.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
-pub enum InvalidConfig {
-    /// A field must be above zero.
-    #[error("{0} must be above zero")]
-    Zero(&'static str),
-    /// The longest packet exceeds its 16-bit length field.
-    #[error("a packet of {0} bytes is longer than 65000")]
-    TooLong(u32),
-    /// A priority above 7.
-    #[error("priority {0} is above 7")]
-    Priority(u8),
-    /// The largest window is below the initial one.
-    #[error("initial_window is above max_window")]
-    Window,
-    /// The interval of probes is shorter than the timeout.
-    #[error("rto is above max_probe_interval")]
-    ProbeInterval,
-    /// A peer counts as dead before it is probed.
-    #[error("patience must be above max_probe_interval and ask_interval")]
-    Patience,
-    /// Finished exchanges are forgotten while their packets may still arrive.
-    #[error("finished_for must be above {0}, the time for which a sender tries")]
-    FinishedFor(Span),
 }
 
 impl Default for Config {
@@ -91,11 +42,8 @@ impl Config {
     #[must_use]
     pub const fn paper() -> Self {
         Self {
-            // YAPS: `mss` and `hdr_size`.
-            max_payload: 1460,
-            header_bytes: 40,
-            control_bytes: 40,
-            spray: true,
+            // YAPS: `mss` and `hdr_size`; paths as in section 5.1.
+            common: exchange::Config::USUAL,
             initial_window: 12,
             // YAPS: `max_cwnd`. The paper names none.
             max_window: 15,
@@ -104,16 +52,8 @@ impl Config {
             // The paper sends probes "periodically" (our choice: the interval grows, so that many senders do not fill a
             // link with them).
             max_probe_interval: Span::from_ms(1),
-            control_priority: 7,
             data_priority: 0,
             ask_interval: Span::from_ms(8),
-            patience: Span::from_ms(160),
-            max_message_bytes: u32::MAX,
-            max_exchanges: 1 << 20,
-            max_finished: 1 << 20,
-            finished_for: Span::from_ms(200),
-            max_control: 1 << 14,
-            max_gaps: 1024,
         }
     }
 
@@ -154,29 +94,6 @@ impl Config {
         self
     }
 
-    /// Checks whether the state machine can run with these parameters.
-    ///
-    /// # Errors
-    /// See [`InvalidConfig`].
-    pub fn check(&self) -> Result<(), InvalidConfig> {
-        self.check_shared(&[
-            ("initial_window", self.initial_window > 0),
-            ("rto", self.rto > Span::ZERO),
-            ("probe_after", self.probe_after > 0),
-            ("ask_interval", self.ask_interval > Span::ZERO),
-        ])?;
-        if self.initial_window > self.max_window {
-            return Err(InvalidConfig::Window);
-        }
-        if self.rto > self.max_probe_interval {
-            return Err(InvalidConfig::ProbeInterval);
-        }
-        if self.patience <= self.max_probe_interval.max(self.ask_interval) {
-            return Err(InvalidConfig::Patience);
-        }
-        Ok(())
-    }
-
     /// The interval before the next probe, after this many.
     pub(super) fn probe_interval(&self, probes: u32) -> Span {
         let interval = self.rto.ticks().saturating_mul(1 << probes.min(20));
@@ -184,21 +101,53 @@ impl Config {
     }
 }
 
-shared_parameters!(
-    Config,
-    name: "pfabric",
-    example: |_link| Self::paper().for_hosts(),
-    ask_interval: ask_interval,
-    free_packets: [],
-    packets_back: 1.0,
-    priorities: [control_priority, data_priority],
-    header_bytes: size::DATA,
-    control_bytes: size::ACK,
-);
+impl Parameters for Config {
+    type Scheme = super::PFabric;
+
+    const NAMES: &'static [&'static str] = &["pfabric"];
+    const DATA_BYTES: u32 = size::DATA;
+    const CONTROL_BYTES: u32 = size::ACK;
+    const PACKETS_BACK: f64 = 1.0;
+    // Beside messages of W1, whose mean is 187 bytes, acknowledgements of every packet are a quarter of all bytes
+    // (docs/protocols/pfabric.md#pfabric-in-homas-study).
+    const COUNTS_PACKETS_BACK: bool = true;
+
+    fn common(&self) -> &exchange::Config {
+        &self.common
+    }
+
+    fn common_mut(&mut self) -> &mut exchange::Config {
+        &mut self.common
+    }
+
+    fn ask_interval(&self) -> Span {
+        self.ask_interval
+    }
+
+    fn validate(&self) -> Result<(), InvalidConfig> {
+        let own = [
+            ("initial_window", self.initial_window > 0),
+            ("rto", self.rto > Span::ZERO),
+            ("probe_after", self.probe_after > 0),
+            ("ask_interval", self.ask_interval > Span::ZERO),
+        ];
+        self.common.check(&own, &[self.data_priority])?;
+        in_order(("initial_window", self.initial_window), ("max_window", self.max_window))?;
+        in_order(("rto", self.rto), ("max_probe_interval", self.max_probe_interval))?;
+        let longest = self.max_probe_interval.max(self.ask_interval);
+        self.common.check_patience(longest, "max_probe_interval and ask_interval")
+    }
+
+    #[cfg(any(test, feature = "testkit"))]
+    fn examples(_: Rate) -> Vec<Self> {
+        vec![Self::paper().for_hosts()]
+    }
+}
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::Profile as _;
 
     const LINK: Rate = Rate::from_gbps(10);
 
@@ -239,12 +188,12 @@ mod tests {
         assert_eq!(wrong(|c| c.initial_window = 16), "initial_window is above max_window");
         assert_eq!(wrong(|c| c.rto = Span::from_ms(2)), "rto is above max_probe_interval");
         assert_eq!(
-            wrong(|c| c.patience = c.ask_interval),
+            wrong(|c| c.common.patience = c.ask_interval),
             "patience must be above max_probe_interval and ask_interval"
         );
         assert_eq!(wrong(|c| c.data_priority = 8), "priority 8 is above 7");
         assert_eq!(
-            wrong(|c| c.finished_for = Span::from_ms(160)),
+            wrong(|c| c.common.finished_for = Span::from_ms(160)),
             "finished_for must be above 160 ms, the time for which a sender tries"
         );
     }

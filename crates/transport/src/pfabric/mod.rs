@@ -16,18 +16,8 @@
 //! acknowledged. A client that awaits its response periodically asks whether the server still knows the request (our
 //! choice).
 //!
-//! # At most once
-//! A finished exchange is remembered for [`Config::finished_for`], so that late or duplicate packets do not start it
-//! again. A restarted peer has lost this memory: a message of which it had a part is sent again from the start.
-//!
-//! # Memory
-//! For any input, a host holds at most [`Config::max_exchanges`] exchanges (further ones are refused with
-//! [`Refused::Busy`](rackweave_core::Refused::Busy), or dropped if a peer starts them) of up to
-//! [`Config::max_gaps`] ranges each, [`Config::max_finished`] ids of finished exchanges for
-//! [`Config::finished_for`], and [`Config::max_control`] control packets. State of a silent peer is discarded
-//! after [`Config::patience`], with a failure if the application waits for it
-//! ([`FailReason::PeerSilent`](rackweave_core::FailReason::PeerSilent)). A delivered request stays until the
-//! application answers or cancels it.
+//! # At most once, memory
+//! As for all transports of [`crate::exchange`].
 
 pub mod config;
 mod receiver;
@@ -36,11 +26,10 @@ mod sender;
 mod tests;
 
 use rackweave_core::{HostId, Packet, Placement, Time};
-use rackweave_wire::Id64;
 use rackweave_wire::pfabric::{Body, Header};
 
 use crate::common::{Arriving, Driven, Heap, Jitter, Scheme};
-pub use config::{Config, InvalidConfig};
+pub use config::Config;
 use sender::Outgoing;
 
 /// pFabric at one host.
@@ -56,30 +45,11 @@ pub struct PFabric {
 impl Scheme for PFabric {
     type Config = Config;
     type Header = Header;
-    type Body = Body;
     type Outgoing = Outgoing;
     type Incoming = Arriving;
 
-    const ASK: Body = Body::Ask;
-    const UNKNOWN: Body = Body::Unknown;
-
     fn new(_: HostId, _: &Config) -> Self {
         Self { ready: Heap::default() }
-    }
-
-    #[inline]
-    fn header(&mut self, _: &Config, id: Id64, one_way: bool, body: Body) -> Header {
-        Header { id, one_way, body }
-    }
-
-    #[inline]
-    fn message_of(header: &Header) -> (u64, bool) {
-        (header.id.get(), header.one_way)
-    }
-
-    #[inline]
-    fn is_from_sender(header: &Header) -> bool {
-        matches!(header.body, Body::Data { .. } | Body::Probe { .. } | Body::Ask)
     }
 
     fn complete(_: &Header) -> Option<Body> {
@@ -119,29 +89,16 @@ impl Scheme for PFabric {
         host.next_packet(now)
     }
 
-    fn on_timeout(host: &mut Host, now: Time) {
-        host.run_timers(now);
-    }
-
-    #[inline]
-    fn poll_timeout(&self) -> Time {
-        Time::MAX
-    }
-
     fn sender_deadline(outgoing: &Outgoing, config: &Config) -> Time {
         outgoing.deadline(config)
     }
 
     fn receiver_deadline(&self, incoming: &Arriving, _: Time, config: &Config) -> Time {
-        incoming.last_received().saturating_add(config.patience)
+        incoming.last_received().saturating_add(config.common.patience)
     }
 
     fn sender_due(host: &mut Host, now: Time, slot: u32) {
         host.sender_due(now, slot);
-    }
-
-    fn receiver_due(host: &mut Host, now: Time, slot: u32) {
-        host.sender_is_silent(now, slot);
     }
 
     fn leave_lists(&mut self, slot: u32) {
@@ -156,7 +113,10 @@ impl Scheme for PFabric {
             match &exchange.state {
                 State::Sending(outgoing) => outgoing.check_bounds(&host.config),
                 State::Receiving(incoming) => {
-                    incoming.check_bounds(host.config.max_message_bytes, host.config.max_gaps);
+                    incoming.check_bounds(
+                        host.config.common.max_message_bytes,
+                        host.config.common.max_gaps,
+                    );
                 }
                 _ => {}
             }

@@ -24,9 +24,9 @@ impl Host {
             return Placement::Discard;
         }
         let place = Place { message_length, offset, len };
-        let arrival = self.arrived(now, packet.src, header, place, self.config.max_gaps);
+        let arrival = self.arrived(now, packet.src, header, place, self.config.common.max_gaps);
         let Some(arrival) = arrival else { return Placement::Discard };
-        let packet = offset / self.config.max_payload;
+        let packet = offset / self.config.common.max_payload;
         let answer = match arrival.acknowledged {
             Some((next, sack)) => Body::Ack { next, packet, sack },
             None => Body::Complete,

@@ -45,7 +45,7 @@ impl Outgoing {
     pub(super) fn new(now: Time, length: u32, jitter: Jitter, config: &Config) -> Self {
         Self {
             length,
-            packets: config.packets(length),
+            packets: config.common.packets(length),
             jitter,
             acked: Assembler::default(),
             next: 0,
@@ -75,7 +75,7 @@ impl Outgoing {
     /// The priority (section 4.1; in YAPS the size less all acknowledged bytes).
     fn remaining(&self, config: &Config) -> u32 {
         let acked = self.first() + self.sacked();
-        self.length.saturating_sub(acked.saturating_mul(config.max_payload))
+        self.length.saturating_sub(acked.saturating_mul(config.common.max_payload))
     }
 
     /// The packet to send next, if the window has room.
@@ -144,27 +144,28 @@ impl Outgoing {
         if self.sent_to == 0 {
             return self.repair_at();
         }
-        self.repair_at().min(self.last_sent.saturating_add(config.patience / 4))
+        self.repair_at().min(self.last_sent.saturating_add(config.common.patience / 4))
     }
 
     /// The rank of a probe: the message's, but none after a quarter of the patience without a packet of the receiver. A
     /// switch sends nothing of this message while it has shorter ones, also no probe, for longer than the patience, and
     /// the receiver would count as dead. (Our choice: the paper's senders never give up.)
     fn probe_rank(&self, now: Time, config: &Config) -> u32 {
-        let is_starved = self.silent_since.is_some_and(|at| now.since(at) >= config.patience / 4);
+        let is_starved =
+            self.silent_since.is_some_and(|at| now.since(at) >= config.common.patience / 4);
         if is_starved { 0 } else { self.remaining(config) }
     }
 
     /// Whether the receiver counts as dead.
     fn is_given_up(&self, now: Time, config: &Config) -> bool {
-        self.silent_since.is_some_and(|since| now.since(since) >= config.patience)
+        self.silent_since.is_some_and(|since| now.since(since) >= config.common.patience)
     }
 
     #[cfg(test)]
     pub(super) fn check_bounds(&self, config: &Config) {
         assert!(self.first() <= self.packets && self.next <= self.packets);
         assert!((1..=u32::from(config.max_window)).contains(&self.window));
-        assert!(self.acked.above().len() <= usize::from(config.max_gaps));
+        assert!(self.acked.above().len() <= usize::from(config.common.max_gaps));
     }
 }
 
@@ -219,12 +220,12 @@ impl Host {
         if outgoing.sendable().is_none() {
             self.scheme.ready.remove(slot);
         }
-        let offset = packet * self.config.max_payload;
-        let len = self.config.max_payload.min(outgoing.length - offset) as u16;
+        let offset = packet * self.config.common.max_payload;
+        let len = self.config.common.max_payload.min(outgoing.length - offset) as u16;
         let (message_length, remaining) = (outgoing.length, outgoing.remaining(&self.config));
         let body = Body::Data { message_length, offset, len, remaining };
         let header = Header { id: Id64::new(exchange.local), one_way: exchange.one_way, body };
-        let (peer, bytes) = (exchange.peer, self.config.header_bytes + u32::from(len));
+        let (peer, bytes) = (exchange.peer, self.config.common.header_bytes + u32::from(len));
         Some(self.packet(peer, bytes, self.config.data_priority, header))
     }
 
@@ -240,7 +241,7 @@ impl Host {
         sack: Sack,
     ) {
         let Some(slot) = self.outgoing_slot(from, id) else { return };
-        let max_gaps = usize::from(self.config.max_gaps);
+        let max_gaps = usize::from(self.config.common.max_gaps);
         let State::Sending(outgoing) = &mut self.exchanges.get_mut(slot).state else { return };
         // The last packet's acknowledgement is another packet; what was not sent cannot have arrived.
         if next >= outgoing.packets || next > outgoing.sent_to || packet >= outgoing.sent_to.max(1)

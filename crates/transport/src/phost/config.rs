@@ -2,9 +2,9 @@
 
 use rackweave_core::{Rate, Span, frame};
 use rackweave_wire::phost::size;
-use thiserror::Error;
 
-use crate::common::shared_parameters;
+use crate::common::Parameters;
+use crate::exchange::{self, InvalidConfig, in_order};
 
 /// The order in which messages get tokens.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -21,16 +21,10 @@ pub enum TokenOrder {
 /// their link.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Config {
+    /// What it has in common with other transports.
+    pub common: exchange::Config,
     /// Interval between two tokens of a receiver: the time of a full packet on its link.
     pub token_spacing: Span,
-    /// Payload bytes of a full packet. All packets but the last of a message are full.
-    pub max_payload: u32,
-    /// Header bytes of a data packet, from the IP header to the payload.
-    pub header_bytes: u32,
-    /// Size of every other packet, from the IP header on.
-    pub control_bytes: u32,
-    /// Whether switches choose a path for each packet at random; otherwise ECMP chooses one per pair of hosts.
-    pub spray: bool,
     /// Number of packets of a message that are sent without tokens.
     pub free_tokens: u16,
     /// Whether only messages of at most `free_tokens` packets have free packets (`docs/protocols/phost.md#phost-tokens`,
@@ -52,8 +46,6 @@ pub struct Config {
     pub token_lead: Span,
     /// The order in which messages get tokens.
     pub order: TokenOrder,
-    /// Priority of all packets but data in switches, 0 (lowest) to 7.
-    pub control_priority: u8,
     /// Priority of data of messages that need no tokens.
     pub short_priority: u8,
     /// Priority of data of longer messages.
@@ -64,47 +56,6 @@ pub struct Config {
     pub min_rts_interval: Span,
     /// Maximum of that interval.
     pub max_rts_interval: Span,
-    /// Time without a packet from a peer that should answer after which the peer is declared silent.
-    pub patience: Span,
-
-    /// Maximum message length, in bytes.
-    pub max_message_bytes: u32,
-    /// Maximum number of exchanges (requests with their responses, one-way messages) in progress at the host.
-    /// Further ones are refused, or dropped if a peer starts them.
-    pub max_exchanges: u32,
-    /// Maximum number of finished exchanges that are remembered. At this number no new exchange is accepted,
-    /// because it could be a duplicate.
-    pub max_finished: u32,
-    /// Minimum time for which finished exchanges are remembered. It must exceed `patience` plus the lifetime of
-    /// any packet.
-    pub finished_for: Span,
-    /// Maximum number of queued control packets. Further ones are dropped.
-    pub max_control: u32,
-    /// Maximum number of gaps between arrived packets of one message. A packet that would exceed it is dropped.
-    pub max_gaps: u16,
-}
-
-/// Reasons why a configuration is invalid.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
-pub enum InvalidConfig {
-    /// A field must be above zero.
-    #[error("{0} must be above zero")]
-    Zero(&'static str),
-    /// The packet exceeds its 16-bit length field.
-    #[error("a packet of {0} bytes is longer than 65000")]
-    TooLong(u32),
-    /// A priority above 7.
-    #[error("priority {0} is above 7")]
-    Priority(u8),
-    /// The minimum interval exceeds the maximum.
-    #[error("min_rts_interval is above max_rts_interval")]
-    Interval,
-    /// A peer would be declared silent before it is asked again.
-    #[error("patience must be above max_rts_interval")]
-    Patience,
-    /// A late duplicate could start a message a second time.
-    #[error("finished_for must be above {0}, the time for which a sender tries")]
-    FinishedFor(Span),
 }
 
 impl Config {
@@ -114,11 +65,8 @@ impl Config {
     pub const fn paper(link: Rate) -> Self {
         let packet = link.span_of(frame::wire_bytes(frame::MTU) as u64);
         Self {
+            common: exchange::Config::USUAL,
             token_spacing: packet,
-            max_payload: 1460,
-            header_bytes: 40,
-            control_bytes: 40,
-            spray: true,
             free_tokens: 8,
             free_for_short_only: false,
             token_expiry: Span::from_ticks(packet.ticks() + packet.ticks() / 2),
@@ -127,18 +75,10 @@ impl Config {
             resend_after: packet.saturating_mul(9),
             token_lead: Span::ZERO,
             order: TokenOrder::Srpt,
-            control_priority: 7,
             short_priority: 6,
             long_priority: 5,
             min_rts_interval: Span::from_ms(1),
             max_rts_interval: Span::from_ms(8),
-            patience: Span::from_ms(160),
-            max_message_bytes: u32::MAX,
-            max_exchanges: 1 << 20,
-            max_finished: 1 << 20,
-            finished_for: Span::from_ms(200),
-            max_control: 1 << 14,
-            max_gaps: 1024,
         }
     }
 
@@ -208,28 +148,6 @@ impl Config {
         self
     }
 
-    /// Checks whether the state machine can run with these parameters.
-    ///
-    /// # Errors
-    /// See [`InvalidConfig`].
-    pub fn check(&self) -> Result<(), InvalidConfig> {
-        self.check_shared(&[
-            ("token_spacing", self.token_spacing > Span::ZERO),
-            ("token_expiry", self.token_expiry > Span::ZERO),
-            ("token_window", self.token_window > 0),
-            ("window_timeout", self.window_timeout > Span::ZERO),
-            ("resend_after", self.resend_after > Span::ZERO),
-            ("min_rts_interval", self.min_rts_interval > Span::ZERO),
-        ])?;
-        if self.min_rts_interval > self.max_rts_interval {
-            return Err(InvalidConfig::Interval);
-        }
-        if self.patience <= self.max_rts_interval {
-            return Err(InvalidConfig::Patience);
-        }
-        Ok(())
-    }
-
     /// Time to wait for an answer after `tries` requests to send.
     pub(super) fn rts_interval(&self, tries: u32) -> Span {
         let interval = self.min_rts_interval.ticks().saturating_mul(1 << tries.min(20));
@@ -254,21 +172,57 @@ impl Config {
     }
 }
 
-shared_parameters!(
-    Config,
-    name: "phost",
-    example: |link| Self::paper(link).for_hosts(),
-    ask_interval: max_rts_interval,
-    free_packets: [free_tokens],
-    packets_back: 1.0,
-    priorities: [control_priority, short_priority, long_priority],
-    header_bytes: size::DATA,
-    control_bytes: size::RTS,
-);
+impl Parameters for Config {
+    type Scheme = super::PHost;
+
+    const NAMES: &'static [&'static str] = &["phost"];
+    const DATA_BYTES: u32 = size::DATA;
+    const CONTROL_BYTES: u32 = size::RTS;
+    const PACKETS_BACK: f64 = 1.0;
+
+    fn common(&self) -> &exchange::Config {
+        &self.common
+    }
+
+    fn common_mut(&mut self) -> &mut exchange::Config {
+        &mut self.common
+    }
+
+    fn ask_interval(&self) -> Span {
+        self.max_rts_interval
+    }
+
+    fn unanswered_packets(&self) -> u16 {
+        self.free_tokens
+    }
+
+    fn validate(&self) -> Result<(), InvalidConfig> {
+        let own = [
+            ("token_spacing", self.token_spacing > Span::ZERO),
+            ("token_expiry", self.token_expiry > Span::ZERO),
+            ("token_window", self.token_window > 0),
+            ("window_timeout", self.window_timeout > Span::ZERO),
+            ("resend_after", self.resend_after > Span::ZERO),
+            ("min_rts_interval", self.min_rts_interval > Span::ZERO),
+        ];
+        self.common.check(&own, &[self.short_priority, self.long_priority])?;
+        in_order(
+            ("min_rts_interval", self.min_rts_interval),
+            ("max_rts_interval", self.max_rts_interval),
+        )?;
+        self.common.check_patience(self.max_rts_interval, "max_rts_interval")
+    }
+
+    #[cfg(any(test, feature = "testkit"))]
+    fn examples(link: Rate) -> Vec<Self> {
+        vec![Self::paper(link).for_hosts()]
+    }
+}
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::Profile as _;
 
     const LINK: Rate = Rate::from_gbps(10);
 
@@ -305,7 +259,7 @@ mod tests {
         };
         assert_eq!(wrong(|c| c.token_window = 0), "token_window must be above zero");
         assert_eq!(
-            wrong(|c| c.max_payload = 65_000),
+            wrong(|c| c.common.max_payload = 65_000),
             "a packet of 65040 bytes is longer than 65000"
         );
         assert_eq!(wrong(|c| c.long_priority = 8), "priority 8 is above 7");
@@ -314,11 +268,11 @@ mod tests {
             "min_rts_interval is above max_rts_interval"
         );
         assert_eq!(
-            wrong(|c| c.patience = c.max_rts_interval),
+            wrong(|c| c.common.patience = c.max_rts_interval),
             "patience must be above max_rts_interval"
         );
         assert_eq!(
-            wrong(|c| c.finished_for = Span::from_ms(160)),
+            wrong(|c| c.common.finished_for = Span::from_ms(160)),
             "finished_for must be above 160 ms, the time for which a sender tries"
         );
     }

@@ -14,19 +14,8 @@
 //! sender, which repeats its request to send after a long silence (our choice). A client that awaits its
 //! response periodically asks whether the server still knows the request (our choice).
 //!
-//! # At most once
-//! A finished exchange is remembered for [`Config::finished_for`], so that late or duplicate packets do not
-//! start it again. A restarted peer has lost this memory: a message of which it had a part is retransmitted
-//! from the start.
-//!
-//! # Memory
-//! For any input, a host holds at most [`Config::max_exchanges`] exchanges (further ones are refused with
-//! [`Refused::Busy`](rackweave_core::Refused::Busy), or dropped if a peer starts them) of up to
-//! [`Config::max_gaps`] ranges each, [`Config::max_finished`] ids of finished exchanges for
-//! [`Config::finished_for`], and [`Config::max_control`] control packets. State of a silent peer is discarded
-//! after [`Config::patience`], with a failure if the application waits for it
-//! ([`FailReason::PeerSilent`](rackweave_core::FailReason::PeerSilent)). A delivered request stays until the
-//! application answers or cancels it.
+//! # At most once, memory
+//! As for all transports of [`crate::exchange`].
 
 pub mod config;
 mod receiver;
@@ -35,11 +24,10 @@ mod sender;
 mod tests;
 
 use rackweave_core::{HostId, Packet, Placement, Time};
-use rackweave_wire::Id64;
 use rackweave_wire::phost::{Body, Header};
 
 use crate::common::{Driven, Heap, Jitter, Lateness, Scheme};
-pub use config::{Config, InvalidConfig, TokenOrder};
+pub use config::{Config, TokenOrder};
 use receiver::Incoming;
 use sender::Outgoing;
 
@@ -64,12 +52,8 @@ pub struct PHost {
 impl Scheme for PHost {
     type Config = Config;
     type Header = Header;
-    type Body = Body;
     type Outgoing = Outgoing;
     type Incoming = Incoming;
-
-    const ASK: Body = Body::Ask;
-    const UNKNOWN: Body = Body::Unknown;
 
     fn new(_: HostId, _: &Config) -> Self {
         Self {
@@ -79,21 +63,6 @@ impl Scheme for PHost {
             turns: 0,
             lateness: Lateness::default(),
         }
-    }
-
-    #[inline]
-    fn header(&mut self, _: &Config, id: Id64, one_way: bool, body: Body) -> Header {
-        Header { id, one_way, body }
-    }
-
-    #[inline]
-    fn message_of(header: &Header) -> (u64, bool) {
-        (header.id.get(), header.one_way)
-    }
-
-    #[inline]
-    fn is_from_sender(header: &Header) -> bool {
-        matches!(header.body, Body::Data { .. } | Body::Rts { .. } | Body::Ask)
     }
 
     fn complete(_: &Header) -> Option<Body> {

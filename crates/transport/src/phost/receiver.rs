@@ -5,7 +5,7 @@ use rackweave_wire::phost::{Body, Header};
 
 use super::Host;
 use super::config::{Config, TokenOrder};
-use crate::common::{Lateness, Parameters as _, State, Tokens};
+use crate::common::{Lateness, State, Tokens};
 
 /// Maximum number of overdue tokens that are sent at once when the driver is late.
 const CATCH_UP: u64 = 8;
@@ -43,7 +43,7 @@ pub struct Incoming {
 
 impl Incoming {
     fn new(now: Time, length: u32, free: u16, config: &Config) -> Self {
-        let packets = config.packets(length);
+        let packets = config.common.packets(length);
         let free = packets.min(u32::from(free));
         Self {
             length,
@@ -62,7 +62,8 @@ impl Incoming {
 
     /// When the message's timer expires.
     pub(super) fn deadline(&self, lateness: Lateness, config: &Config) -> Time {
-        self.resume_at(lateness, config).min(self.last_received.saturating_add(config.patience))
+        self.resume_at(lateness, config)
+            .min(self.last_received.saturating_add(config.common.patience))
     }
 
     /// When its pause ends.
@@ -117,7 +118,7 @@ impl Host {
         length: u32,
         free: u16,
     ) {
-        if length == 0 || length > self.config.max_message_bytes {
+        if length == 0 || length > self.config.common.max_message_bytes {
             return;
         }
         let Some((slot, new)) = self.receiving(now, from, header, length, free) else { return };
@@ -135,14 +136,14 @@ impl Host {
         let Body::Data { message_length, offset, len, free, token } = header.body else {
             return Placement::Discard;
         };
-        let is_packet = self.config.shared().is_packet(message_length, offset, len);
+        let is_packet = self.config.common.is_packet(message_length, offset, len);
         if !is_packet || packet.is_trimmed() {
             return Placement::Discard;
         }
         let slot = self.receiving(now, packet.src, header, message_length, free);
         let Some((slot, _)) = slot else { return Placement::Discard };
         let (number, max_gaps) =
-            (offset / self.config.max_payload, usize::from(self.config.max_gaps));
+            (offset / self.config.common.max_payload, usize::from(self.config.common.max_gaps));
         let (window, order) = (self.config.token_window, self.config.order);
         let exchange = self.exchanges.get_mut(slot);
         let (peer, one_way) = (exchange.peer, exchange.one_way);
@@ -189,7 +190,7 @@ impl Host {
             Incoming::new(now, length, free, &host.config)
         })?;
         if new {
-            let packets = self.config.packets(length);
+            let packets = self.config.common.packets(length);
             let free = packets.min(u32::from(free));
             if free < packets {
                 self.resume(now, slot);
@@ -230,7 +231,7 @@ impl Host {
     /// Handles the end of a pause, or the silence of the sender.
     pub(super) fn receiver_due(&mut self, now: Time, slot: u32) {
         let State::Receiving(incoming) = &self.exchanges.get(slot).state else { return };
-        let forget_at = incoming.last_received.saturating_add(self.config.patience);
+        let forget_at = incoming.last_received.saturating_add(self.config.common.patience);
         if forget_at <= now {
             return self.fail(now, slot, FailReason::PeerSilent);
         }

@@ -53,7 +53,7 @@ pub struct Outgoing {
 
 impl Outgoing {
     pub(super) fn new(now: Time, length: u32, jitter: Jitter, config: &Config) -> Self {
-        let packets = config.packets(length);
+        let packets = config.common.packets(length);
         let free = config.free_packets(packets);
         Self {
             length,
@@ -108,7 +108,7 @@ impl Outgoing {
             .rts_interval(self.doublings)
             .ticks()
             .max(self.token_gap.ticks().saturating_mul(2));
-        let most = config.patience / 4;
+        let most = config.common.patience / 4;
         let interval = Span::from_ticks(interval).min(most);
         let quiet = self.quiet_since.saturating_add(self.jitter.apply(interval, self.doublings));
         // Tokens can arrive for longer than the receiver's patience without any data reaching it: the sender serves shorter
@@ -149,8 +149,8 @@ impl Host {
             };
             self.recovery.retransmissions += u64::from(was_sent(&mut outgoing.sent, packet));
             self.scheme.ready.set(slot, (outgoing.left, exchange.birth));
-            let offset = packet * self.config.max_payload;
-            let len = self.config.max_payload.min(outgoing.length - offset) as u16;
+            let offset = packet * self.config.common.max_payload;
+            let len = self.config.common.max_payload.min(outgoing.length - offset) as u16;
             let (message_length, free) = (outgoing.length, outgoing.free as u16);
             let priority = if outgoing.packets <= outgoing.free {
                 self.config.short_priority
@@ -160,7 +160,7 @@ impl Host {
             let body = Body::Data { message_length, offset, len, free, token };
             let id = Id64::new(exchange.local);
             let header = Header { id, one_way: exchange.one_way, body };
-            let (peer, bytes) = (exchange.peer, self.config.header_bytes + u32::from(len));
+            let (peer, bytes) = (exchange.peer, self.config.common.header_bytes + u32::from(len));
             return Some(self.packet(peer, bytes, priority, header));
         }
         None
@@ -221,7 +221,7 @@ impl Host {
         let State::Sending(outgoing) = &mut exchange.state else { return };
         outgoing.doublings += 1;
         (outgoing.quiet_since, outgoing.announced_at) = (now, now);
-        if now.since(outgoing.last_received) >= self.config.patience {
+        if now.since(outgoing.last_received) >= self.config.common.patience {
             return self.fail(now, slot, FailReason::PeerSilent);
         }
         let (peer, id, one_way) = (exchange.peer, exchange.local, exchange.one_way);

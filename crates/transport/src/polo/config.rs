@@ -2,9 +2,9 @@
 
 use rackweave_core::{Rate, Span, frame};
 use rackweave_wire::polo::size;
-use thiserror::Error;
 
-use crate::common::shared_parameters;
+use crate::common::Parameters;
+use crate::exchange::{self, InvalidConfig, in_order, rule};
 
 /// The order in which flows get driving packets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -19,15 +19,8 @@ pub enum DriveOrder {
 /// Polo's parameters. See [`Config::slides`] for the published set.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Config {
-    /// Payload bytes of a full packet. All packets but the last of a message are full.
-    pub max_payload: u32,
-    /// Header bytes of a data packet, from the IP header to the payload.
-    pub header_bytes: u32,
-    /// Size of every other packet, from the IP header on.
-    pub control_bytes: u32,
-    /// Whether switches choose a path for each packet at random. Otherwise each pair of hosts has one path, on
-    /// which packets of one priority stay in order, as recovery 1 requires (`docs/protocols/polo.md#polo-mechanisms`).
-    pub spray: bool,
+    /// What it has in common with other transports.
+    pub common: exchange::Config,
     /// Number of packets of a message that are sent at line rate, without driving packets (slide 8; slide 13:
     /// 12).
     pub first_window: u16,
@@ -80,60 +73,8 @@ pub struct Config {
     /// Time after which a paused sender first asks whether it is still paused; the interval doubles up to a
     /// quarter of `patience`. (Our choice: the packet that ends the pause may be lost.)
     pub pause_probe: Span,
-    /// Time without a packet from a peer that should answer after which the peer is declared silent.
-    pub patience: Span,
-    /// Priority of new data packets in switches, 0 (lowest) to 7.
+    /// Priority of new data packets in switches, 0 (lowest) to 7. Retransmitted data has that of control packets (slide 7).
     pub data_priority: u8,
-    /// Priority of all other packets and of retransmitted data (slide 7).
-    pub control_priority: u8,
-
-    /// Maximum message length, in bytes.
-    pub max_message_bytes: u32,
-    /// Maximum number of exchanges (requests with their responses, one-way messages) in progress at the host.
-    /// Further ones are refused, or dropped if a peer starts them.
-    pub max_exchanges: u32,
-    /// Maximum number of finished exchanges that are remembered. At this number no new exchange is accepted,
-    /// because it could be a duplicate.
-    pub max_finished: u32,
-    /// Minimum time for which finished exchanges are remembered. It must exceed `patience` plus the lifetime of
-    /// any packet.
-    pub finished_for: Span,
-    /// Maximum number of queued control packets. Further ones are dropped.
-    pub max_control: u32,
-    /// Maximum number of gaps between arrived packets of one message. A packet that would exceed it is dropped.
-    pub max_gaps: u16,
-}
-
-/// Reasons why a configuration is invalid.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
-pub enum InvalidConfig {
-    /// A field must be above zero.
-    #[error("{0} must be above zero")]
-    Zero(&'static str),
-    /// The packet exceeds its 16-bit length field.
-    #[error("a packet of {0} bytes is longer than 65000")]
-    TooLong(u32),
-    /// A priority above 7.
-    #[error("priority {0} is above 7")]
-    Priority(u8),
-    /// The minimum of D exceeds its maximum.
-    #[error("min_drives is above max_drives")]
-    Drives,
-    /// The minimum timeout exceeds the maximum.
-    #[error("rto is above max_rto")]
-    Rto,
-    /// The adjoint packet would count as lost before the epoch may end.
-    #[error("min_epoch must be below rto")]
-    MinEpoch,
-    /// The sender of a request would ask before it is answered.
-    #[error("complete_delay must be below rto")]
-    CompleteDelay,
-    /// A peer would be declared silent before it is asked again.
-    #[error("patience must be above four times max_rto and pause_probe")]
-    Patience,
-    /// A late duplicate could start a message a second time.
-    #[error("finished_for must be above {0}, the time for which a sender tries")]
-    FinishedFor(Span),
 }
 
 impl Config {
@@ -142,10 +83,13 @@ impl Config {
     #[must_use]
     pub const fn slides() -> Self {
         Self {
-            max_payload: 1460,
-            header_bytes: 40,
-            control_bytes: 40,
-            spray: false,
+            common: exchange::Config {
+                // Packets of one priority must stay in order, as recovery 1 requires (`docs/protocols/polo.md#polo-mechanisms`).
+                spray: false,
+                patience: Span::from_ms(800),
+                finished_for: Span::from_ms(1_000),
+                ..exchange::Config::USUAL
+            },
             first_window: 12,
             reorder_margin: 0,
             min_drives: 1,
@@ -163,15 +107,7 @@ impl Config {
             rto: Span::from_ms(1),
             max_rto: Span::from_ms(8),
             pause_probe: Span::from_ms(32),
-            patience: Span::from_ms(800),
             data_priority: 0,
-            control_priority: 7,
-            max_message_bytes: u32::MAX,
-            max_exchanges: 1 << 20,
-            max_finished: 1 << 20,
-            finished_for: Span::from_ms(1_000),
-            max_control: 1 << 14,
-            max_gaps: 1024,
         }
     }
 
@@ -213,36 +149,6 @@ impl Config {
         self
     }
 
-    /// Checks whether the state machine can run with these parameters.
-    ///
-    /// # Errors
-    /// See [`InvalidConfig`].
-    pub fn check(&self) -> Result<(), InvalidConfig> {
-        self.check_shared(&[
-            ("first_window", self.first_window > 0),
-            ("min_drives", self.min_drives > 0),
-            ("burst", self.burst > 0),
-            ("rto", self.rto > Span::ZERO),
-            ("pause_probe", self.pause_probe > Span::ZERO),
-        ])?;
-        if self.min_drives > self.max_drives {
-            return Err(InvalidConfig::Drives);
-        }
-        if self.rto > self.max_rto {
-            return Err(InvalidConfig::Rto);
-        }
-        if self.min_epoch >= self.rto {
-            return Err(InvalidConfig::MinEpoch);
-        }
-        if self.complete_delay >= self.rto {
-            return Err(InvalidConfig::CompleteDelay);
-        }
-        if self.patience.ticks() / 4 <= self.max_rto.max(self.pause_probe).ticks() {
-            return Err(InvalidConfig::Patience);
-        }
-        Ok(())
-    }
-
     /// The timeout after `doublings` consecutive timeouts.
     pub(super) fn rto(&self, doublings: u32) -> Span {
         Span::from_ticks(
@@ -253,27 +159,68 @@ impl Config {
     /// Interval until a paused sender asks again, after `probes` earlier ones.
     pub(super) fn probe_interval(&self, probes: u32) -> Span {
         let interval = self.pause_probe.ticks().saturating_mul(1 << probes.min(20));
-        Span::from_ticks(interval.min(self.patience.ticks() / 4))
+        Span::from_ticks(interval.min(self.common.patience.ticks() / 4))
     }
 }
 
-shared_parameters!(
-    Config,
-    name: "polo",
-    example: |_link| Self::slides().for_hosts(),
-    ask_interval: pause_probe,
+impl Parameters for Config {
+    type Scheme = super::Polo;
+
+    const NAMES: &'static [&'static str] = &["polo"];
+    const DATA_BYTES: u32 = size::DATA;
+    const CONTROL_BYTES: u32 = size::ADJOINT;
     // Beyond the first window each packet is driven, and clock packets go both ways.
-    free_packets: [first_window],
-    packets_back: 1.3,
-    priorities: [data_priority, control_priority],
-    header_bytes: size::DATA,
-    control_bytes: size::ADJOINT,
-);
+    const PACKETS_BACK: f64 = 1.3;
+
+    fn common(&self) -> &exchange::Config {
+        &self.common
+    }
+
+    fn common_mut(&mut self) -> &mut exchange::Config {
+        &mut self.common
+    }
+
+    fn ask_interval(&self) -> Span {
+        self.pause_probe
+    }
+
+    fn unanswered_packets(&self) -> u16 {
+        self.first_window
+    }
+
+    fn validate(&self) -> Result<(), InvalidConfig> {
+        let own = [
+            ("first_window", self.first_window > 0),
+            ("min_drives", self.min_drives > 0),
+            ("burst", self.burst > 0),
+            ("rto", self.rto > Span::ZERO),
+            ("pause_probe", self.pause_probe > Span::ZERO),
+        ];
+        self.common.check(&own, &[self.data_priority])?;
+        in_order(("min_drives", self.min_drives), ("max_drives", self.max_drives))?;
+        in_order(("rto", self.rto), ("max_rto", self.max_rto))?;
+        // The adjoint packet would count as lost before the epoch may end, or the sender would ask before it is answered.
+        for (name, span) in [("min_epoch", self.min_epoch), ("complete_delay", self.complete_delay)]
+        {
+            rule(span < self.rto, name, || format!("{name} must be below rto"))?;
+        }
+        // A quarter, as it is used, is rounded down.
+        let longest = self.max_rto.max(self.pause_probe);
+        InvalidConfig::unless(self.common.patience.ticks() / 4 > longest.ticks(), || {
+            InvalidConfig::Patience("four times max_rto and pause_probe")
+        })
+    }
+
+    #[cfg(any(test, feature = "testkit"))]
+    fn examples(_: Rate) -> Vec<Self> {
+        vec![Self::slides().for_hosts()]
+    }
+}
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::profile::Profile as _;
+    use crate::Profile as _;
 
     #[test]
     fn the_profiles_make_sense() {
@@ -294,9 +241,13 @@ mod tests {
         assert_eq!(far.for_hosts().rto, Span::from_ms(12));
         // With more patience, exchanges are remembered for longer, and as many of each second.
         let patient = hosts.clone().patient(Span::from_secs(2));
-        let rate =
-            |config: &Config| f64::from(config.max_finished) / config.finished_for.as_secs_f64();
-        assert!(patient.finished_for > hosts.finished_for && rate(&patient) >= rate(&hosts));
+        let rate = |config: &Config| {
+            f64::from(config.common.max_finished) / config.common.finished_for.as_secs_f64()
+        };
+        assert!(
+            patient.common.finished_for > hosts.common.finished_for
+                && rate(&patient) >= rate(&hosts)
+        );
     }
 
     #[test]
@@ -308,7 +259,7 @@ mod tests {
         };
         assert_eq!(wrong(|c| c.first_window = 0), "first_window must be above zero");
         assert_eq!(
-            wrong(|c| c.max_payload = 65_000),
+            wrong(|c| c.common.max_payload = 65_000),
             "a packet of 65040 bytes is longer than 65000"
         );
         assert_eq!(wrong(|c| c.data_priority = 8), "priority 8 is above 7");
@@ -317,11 +268,11 @@ mod tests {
         assert_eq!(wrong(|c| c.min_epoch = c.rto), "min_epoch must be below rto");
         assert_eq!(wrong(|c| c.complete_delay = c.rto), "complete_delay must be below rto");
         assert_eq!(
-            wrong(|c| c.pause_probe = c.patience),
+            wrong(|c| c.pause_probe = c.common.patience),
             "patience must be above four times max_rto and pause_probe"
         );
         assert_eq!(
-            wrong(|c| c.finished_for = c.patience),
+            wrong(|c| c.common.finished_for = c.common.patience),
             "finished_for must be above 800 ms, the time for which a sender tries"
         );
     }

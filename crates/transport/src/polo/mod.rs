@@ -32,10 +32,8 @@
 //! which [`Config::complete_delay`] delays the answer. A client that awaits its response periodically asks
 //! whether the server still knows the request (our choice).
 //!
-//! # At most once
-//! A finished exchange is remembered for [`Config::finished_for`], so that late or duplicate packets do not
-//! start it again. A restarted peer has lost this memory: a message of which it had a part is retransmitted
-//! from the start.
+//! # At most once, memory
+//! As for all transports of [`crate::exchange`].
 
 pub mod config;
 mod drives;
@@ -47,11 +45,10 @@ mod tests;
 mod timing;
 
 use rackweave_core::{HostId, Packet, Placement, Span, Time};
-use rackweave_wire::Id64;
 use rackweave_wire::polo::{Body, Header};
 
 use crate::common::{Driven, Heap, Jitter, List, Scheme};
-pub use config::{Config, DriveOrder, InvalidConfig};
+pub use config::{Config, DriveOrder};
 use drives::Drives;
 use receiver::Incoming;
 use sender::Outgoing;
@@ -111,12 +108,8 @@ pub struct Polo {
 impl Scheme for Polo {
     type Config = Config;
     type Header = Header;
-    type Body = Body;
     type Outgoing = Outgoing;
     type Incoming = Incoming;
-
-    const ASK: Body = Body::Ask;
-    const UNKNOWN: Body = Body::Unknown;
 
     fn new(_: HostId, _: &Config) -> Self {
         Self {
@@ -139,21 +132,6 @@ impl Scheme for Polo {
             active_data_at: Time::ZERO,
             lateness: Delays::default(),
         }
-    }
-
-    #[inline]
-    fn header(&mut self, _: &Config, id: Id64, one_way: bool, body: Body) -> Header {
-        Header { id, one_way, body }
-    }
-
-    #[inline]
-    fn message_of(header: &Header) -> (u64, bool) {
-        (header.id.get(), header.one_way)
-    }
-
-    #[inline]
-    fn is_from_sender(header: &Header) -> bool {
-        matches!(header.body, Body::Data { .. } | Body::Adjoint { .. } | Body::Ask)
     }
 
     /// An adjoint packet that follows its window needs no answer: one is in flight already.

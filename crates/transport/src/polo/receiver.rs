@@ -7,7 +7,7 @@ use rackweave_wire::polo::{Body, Header};
 
 use super::timing::{Delays, Timed};
 use super::{Config, Host, after};
-use crate::common::{Parameters as _, State};
+use crate::common::State;
 
 /// The receiver's state of a message (a flow, in the slides' terms), in packets.
 #[derive(Debug)]
@@ -56,7 +56,7 @@ pub(super) enum Want {
 
 impl Incoming {
     fn new(now: Time, length: u32, window: u16, generation: u32, config: &Config) -> Self {
-        let packets = config.packets(length);
+        let packets = config.common.packets(length);
         let window = packets.min(u32::from(window));
         Self {
             length,
@@ -109,7 +109,7 @@ impl Incoming {
 
     /// When the flow's timer expires.
     pub(super) fn deadline(&self, lateness: Delays, config: &Config) -> Time {
-        let forget_at = self.last_received.saturating_add(config.patience);
+        let forget_at = self.last_received.saturating_add(config.common.patience);
         if self.place.is_some() && self.expects_some() {
             let timeout = lateness.prolong(config.rto(self.tries));
             forget_at.min(self.quiet_since.saturating_add(timeout))
@@ -185,7 +185,7 @@ impl Host {
         else {
             return Placement::Discard;
         };
-        let is_packet = self.config.shared().is_packet(message_length, offset, len);
+        let is_packet = self.config.common.is_packet(message_length, offset, len);
         if !is_packet || packet.is_trimmed() {
             return Placement::Discard;
         }
@@ -198,7 +198,7 @@ impl Host {
             self.scheme.pausing &= !self.scheme.active.is_empty();
             return Placement::Discard;
         };
-        let number = offset / self.config.max_payload;
+        let number = offset / self.config.common.max_payload;
         let exchange = self.exchanges.get_mut(slot);
         let id = exchange.arriving();
         let State::Receiving(incoming) = &mut exchange.state else { return Placement::Discard };
@@ -207,7 +207,7 @@ impl Host {
         }
         (incoming.last_received, incoming.quiet_since, incoming.tries) = (now, now, 0);
         incoming.time(now, (number, retransmit), &mut self.scheme.lateness, &self.config);
-        let max_gaps = usize::from(self.config.max_gaps);
+        let max_gaps = usize::from(self.config.common.max_gaps);
         let is_duplicate = incoming.received.contains(number);
         // A duplicate permits no other packet: its first arrival did, so that D would be exceeded (our choice).
         let mut back = u32::from(!is_duplicate && incoming.is_outstanding(number, driven));
@@ -247,7 +247,7 @@ impl Host {
         let Body::Adjoint { message_length, sent, epoch, window, timeout } = header.body else {
             return;
         };
-        if message_length == 0 || message_length > self.config.max_message_bytes {
+        if message_length == 0 || message_length > self.config.common.max_message_bytes {
             return;
         }
         let slot = self.receiving(now, from, header, message_length, window);
@@ -354,7 +354,7 @@ impl Host {
     /// also repairs the loss of a driving packet that should have ended a pause).
     pub(super) fn receiver_due(&mut self, now: Time, slot: u32) {
         let State::Receiving(incoming) = &mut self.exchanges.get_mut(slot).state else { return };
-        if incoming.last_received.saturating_add(self.config.patience) <= now {
+        if incoming.last_received.saturating_add(self.config.common.patience) <= now {
             // The sender has given up before this deadline.
             return self.fail(now, slot, FailReason::PeerSilent);
         }

@@ -45,7 +45,7 @@ pub struct Outgoing {
 
 impl Outgoing {
     pub(super) fn new(now: Time, length: u32, jitter: Jitter, config: &Config) -> Self {
-        let packets = config.packets(length);
+        let packets = config.common.packets(length);
         let window = packets.min(u32::from(config.first_window));
         Self {
             length,
@@ -158,8 +158,8 @@ impl Host {
             self.recovery.retransmissions += u64::from(retransmit);
             outgoing.quiet_since = now;
             let driven = retransmit || packet >= outgoing.driven_from;
-            let offset = packet * self.config.max_payload;
-            let len = self.config.max_payload.min(outgoing.length - offset) as u16;
+            let offset = packet * self.config.common.max_payload;
+            let len = self.config.common.max_payload.min(outgoing.length - offset) as u16;
             let (message_length, window) = (outgoing.length, outgoing.window as u16);
             let body = Body::Data { message_length, offset, len, window, driven, retransmit };
             let (peer, id, one_way) = (exchange.peer, exchange.local, exchange.one_way);
@@ -176,10 +176,13 @@ impl Host {
                 self.send_control(peer, id, one_way, adjoint);
             }
             // Slide 7: lost packets are retransmitted in the queue of high priority.
-            let priority =
-                if retransmit { self.config.control_priority } else { self.config.data_priority };
+            let priority = if retransmit {
+                self.config.common.control_priority
+            } else {
+                self.config.data_priority
+            };
             let header = Header { id: Id64::new(id), one_way, body };
-            let bytes = self.config.header_bytes + u32::from(len);
+            let bytes = self.config.common.header_bytes + u32::from(len);
             return Some(self.packet(peer, bytes, priority, header).with_ecn(Ecn::Capable));
         }
     }
@@ -288,7 +291,7 @@ impl Host {
     pub(super) fn sender_due(&mut self, now: Time, slot: u32) {
         let exchange = self.exchanges.get_mut(slot);
         let State::Sending(outgoing) = &mut exchange.state else { return };
-        if now.since(outgoing.last_received) >= self.config.patience {
+        if now.since(outgoing.last_received) >= self.config.common.patience {
             return self.fail(now, slot, FailReason::PeerSilent);
         }
         outgoing.doublings += 1;

@@ -2,9 +2,9 @@
 
 use rackweave_core::{Rate, Span, frame};
 use rackweave_wire::sird::size;
-use thiserror::Error;
 
-use crate::common::shared_parameters;
+use crate::common::Parameters;
+use crate::exchange::{self, InvalidConfig, in_order, rule};
 
 /// The order in which messages get credit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -21,17 +21,11 @@ pub enum CreditOrder {
 /// simulator.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Config {
+    /// What it has in common with other transports.
+    pub common: exchange::Config,
     /// Interval between two credits for full packets: their time on the receiver's link. A credit for a shorter packet
     /// delays the next one by less.
     pub credit_interval: Span,
-    /// Payload bytes of a full packet. All packets but the last of a message are full.
-    pub max_payload: u32,
-    /// Header bytes of a data packet, from the IP header to the payload.
-    pub header_bytes: u32,
-    /// Size of every other packet, from the IP header on.
-    pub control_bytes: u32,
-    /// Whether switches choose a path for each packet at random; otherwise ECMP chooses one per pair of hosts.
-    pub spray: bool,
     /// B: the capacity of a receiver's global bucket, the bytes that may be on their way to it from all senders.
     pub global_bucket: u64,
     /// The largest capacity of the bucket that a receiver has for each sender.
@@ -53,8 +47,6 @@ pub struct Config {
     pub srpt_percent: u32,
     /// The order in which a receiver's messages get credit.
     pub order: CreditOrder,
-    /// Priority of all packets but data in switches, 0 (lowest) to 7.
-    pub control_priority: u8,
     /// Priority of data that is sent without credit.
     pub unscheduled_priority: u8,
     /// Priority of data that is sent with credit.
@@ -69,56 +61,6 @@ pub struct Config {
     pub min_request_interval: Span,
     /// Maximum of that interval.
     pub max_request_interval: Span,
-    /// Time without a packet from a peer that should answer after which the peer is declared silent.
-    pub patience: Span,
-
-    /// Maximum message length, in bytes.
-    pub max_message_bytes: u32,
-    /// Maximum number of exchanges (requests with their responses, one-way messages) in progress at the host.
-    /// Further ones are refused, or dropped if a peer starts them.
-    pub max_exchanges: u32,
-    /// Maximum number of finished exchanges that are remembered. At this number no new exchange is accepted,
-    /// because it could be a duplicate.
-    pub max_finished: u32,
-    /// Minimum time for which finished exchanges are remembered. It must exceed `patience` plus the lifetime of
-    /// any packet.
-    pub finished_for: Span,
-    /// Maximum number of queued control packets. Further ones are dropped.
-    pub max_control: u32,
-    /// Maximum number of gaps between arrived packets of one message. A packet that would exceed it is dropped.
-    pub max_gaps: u16,
-}
-
-/// Reasons why a configuration is invalid.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
-pub enum InvalidConfig {
-    /// A field must be above zero.
-    #[error("{0} must be above zero")]
-    Zero(&'static str),
-    /// The packet exceeds its 16-bit length field.
-    #[error("a packet of {0} bytes is longer than 65000")]
-    TooLong(u32),
-    /// A priority above 7.
-    #[error("priority {0} is above 7")]
-    Priority(u8),
-    /// The bucket has no room for one full packet, so that nothing would ever be credited.
-    #[error("{0} has no room for a full packet")]
-    Bucket(&'static str),
-    /// The least capacity exceeds the largest.
-    #[error("{0} is above sender_bucket")]
-    LeastBucket(&'static str),
-    /// A share above its whole.
-    #[error("{0} is above {1}")]
-    Share(&'static str, u32),
-    /// The minimum interval exceeds the maximum.
-    #[error("min_request_interval is above max_request_interval")]
-    Interval,
-    /// A peer would be declared silent before it is asked again.
-    #[error("patience must be above max_request_interval and four times resend_after")]
-    Patience,
-    /// A late duplicate could start a message a second time.
-    #[error("finished_for must be above {0}, the time for which a sender tries")]
-    FinishedFor(Span),
 }
 
 /// Thousandths of a bandwidth-delay product, in bytes.
@@ -141,11 +83,8 @@ impl Config {
         let bdp = if bdp < packet { packet } else { bdp };
         let unscheduled = bdp / packet;
         Self {
+            common: exchange::Config::USUAL,
             credit_interval: link.span_of(packet),
-            max_payload: 1460,
-            header_bytes: 40,
-            control_bytes: 40,
-            spray: true,
             global_bucket: share(bdp, 1500),
             sender_bucket: bdp,
             min_host_bucket: share(bdp, 100),
@@ -156,19 +95,11 @@ impl Config {
             csn_threshold: share(bdp, 500),
             srpt_percent: 50,
             order: CreditOrder::Srpt,
-            control_priority: 7,
             unscheduled_priority: 7,
             scheduled_priority: 6,
             resend_after: at_least_100_us(link.span_of(bdp.saturating_mul(10))),
             min_request_interval: Span::from_ms(1),
             max_request_interval: Span::from_ms(8),
-            patience: Span::from_ms(160),
-            max_message_bytes: u32::MAX,
-            max_exchanges: 1 << 20,
-            max_finished: 1 << 20,
-            finished_for: Span::from_ms(200),
-            max_control: 1 << 14,
-            max_gaps: 1024,
         }
     }
 
@@ -178,49 +109,6 @@ impl Config {
     pub fn for_hosts(mut self) -> Self {
         self.resend_after = self.resend_after.max(Span::from_ms(4));
         self
-    }
-
-    /// Checks whether the state machine can run with these parameters.
-    ///
-    /// # Errors
-    /// See [`InvalidConfig`].
-    pub fn check(&self) -> Result<(), InvalidConfig> {
-        self.check_shared(&[
-            ("credit_interval", self.credit_interval > Span::ZERO),
-            ("resend_after", self.resend_after > Span::ZERO),
-            ("min_request_interval", self.min_request_interval > Span::ZERO),
-        ])?;
-        let full = self.full_packet();
-        for (name, bucket) in
-            [("global_bucket", self.global_bucket), ("sender_bucket", self.sender_bucket)]
-        {
-            if bucket < full {
-                return Err(InvalidConfig::Bucket(name));
-            }
-        }
-        for (name, least) in [
-            ("min_host_bucket", self.min_host_bucket),
-            ("min_network_bucket", self.min_network_bucket),
-        ] {
-            if least > self.sender_bucket {
-                return Err(InvalidConfig::LeastBucket(name));
-            }
-        }
-        for (name, value, whole) in
-            [("gain", self.gain, 1000), ("srpt_percent", self.srpt_percent, 100)]
-        {
-            if value > whole {
-                return Err(InvalidConfig::Share(name, whole));
-            }
-        }
-        if self.min_request_interval > self.max_request_interval {
-            return Err(InvalidConfig::Interval);
-        }
-        let tries = self.resend_after.ticks().saturating_mul(4);
-        if self.patience <= self.max_request_interval || self.patience < Span::from_ticks(tries) {
-            return Err(InvalidConfig::Patience);
-        }
-        Ok(())
     }
 
     /// Time to wait for an answer after `tries` requests.
@@ -234,23 +122,23 @@ impl Config {
     pub(super) fn resend_interval(&self, tries: u32) -> Span {
         let interval = self.resend_after.ticks().saturating_mul(1 << tries.min(20));
         // Several tries fit into the patience of the sender.
-        Span::from_ticks(interval.min(self.patience.ticks() / 4)).max(self.resend_after)
+        Span::from_ticks(interval.min(self.common.patience.ticks() / 4)).max(self.resend_after)
     }
 
     /// Bytes on the link of a full packet.
     pub(super) const fn full_packet(&self) -> u64 {
-        frame::wire_bytes(self.header_bytes + self.max_payload) as u64
+        frame::wire_bytes(self.common.header_bytes + self.common.max_payload) as u64
     }
 
     /// Bytes on the link of packet `number` of a message of this length.
     pub(super) const fn packet_bytes(&self, length: u32, number: u32) -> u64 {
-        frame::wire_bytes(self.header_bytes + self.payload_of(length, number)) as u64
+        frame::wire_bytes(self.common.header_bytes + self.payload_of(length, number)) as u64
     }
 
     /// Payload bytes of packet `number` of a message of this length.
     pub(super) const fn payload_of(&self, length: u32, number: u32) -> u32 {
-        let left = length.saturating_sub(number.saturating_mul(self.max_payload));
-        if left < self.max_payload { left } else { self.max_payload }
+        let left = length.saturating_sub(number.saturating_mul(self.common.max_payload));
+        if left < self.common.max_payload { left } else { self.common.max_payload }
     }
 
     /// Bytes on the link of the first `packets` packets of a message of this length.
@@ -264,7 +152,7 @@ impl Config {
     /// Number of packets of a message of this length that need no credit (the paper, section 4: all up to a bandwidth-delay
     /// product if the message is no longer than `UnschT`, otherwise none).
     pub(super) const fn unscheduled_of(&self, length: u32) -> u32 {
-        let packets = self.packets(length);
+        let packets = self.common.packets(length);
         if self.bytes_of(length, packets) > self.unscheduled_threshold {
             return 0;
         }
@@ -279,21 +167,69 @@ impl Config {
     }
 }
 
-shared_parameters!(
-    Config,
-    name: "sird",
-    example: |link| Self::paper(link, link.bytes_in(Span::from_us(50))).for_hosts(),
-    ask_interval: max_request_interval,
-    free_packets: [unscheduled_packets],
-    packets_back: 1.0,
-    priorities: [control_priority, unscheduled_priority, scheduled_priority],
-    header_bytes: size::DATA,
-    control_bytes: size::CONTROL,
-);
+impl Parameters for Config {
+    type Scheme = super::Sird;
+
+    const NAMES: &'static [&'static str] = &["sird"];
+    const DATA_BYTES: u32 = size::DATA;
+    const CONTROL_BYTES: u32 = size::CONTROL;
+    const PACKETS_BACK: f64 = 1.0;
+
+    fn common(&self) -> &exchange::Config {
+        &self.common
+    }
+
+    fn common_mut(&mut self) -> &mut exchange::Config {
+        &mut self.common
+    }
+
+    fn ask_interval(&self) -> Span {
+        self.max_request_interval
+    }
+
+    fn unanswered_packets(&self) -> u16 {
+        self.unscheduled_packets
+    }
+
+    fn validate(&self) -> Result<(), InvalidConfig> {
+        let own = [
+            ("credit_interval", self.credit_interval > Span::ZERO),
+            ("resend_after", self.resend_after > Span::ZERO),
+            ("min_request_interval", self.min_request_interval > Span::ZERO),
+        ];
+        self.common.check(&own, &[self.unscheduled_priority, self.scheduled_priority])?;
+        let full = self.full_packet();
+        for (name, bucket) in
+            [("global_bucket", self.global_bucket), ("sender_bucket", self.sender_bucket)]
+        {
+            rule(bucket >= full, name, || format!("{name} has no room for a full packet"))?;
+        }
+        let sender_bucket = ("sender_bucket", self.sender_bucket);
+        in_order(("min_host_bucket", self.min_host_bucket), sender_bucket)?;
+        in_order(("min_network_bucket", self.min_network_bucket), sender_bucket)?;
+        in_order(("gain", self.gain), ("1000", 1000))?;
+        in_order(("srpt_percent", self.srpt_percent), ("100", 100))?;
+        in_order(
+            ("min_request_interval", self.min_request_interval),
+            ("max_request_interval", self.max_request_interval),
+        )?;
+        let what = "max_request_interval and four times resend_after";
+        self.common.check_patience(self.max_request_interval, what)?;
+        InvalidConfig::unless(self.common.patience >= self.resend_after.saturating_mul(4), || {
+            InvalidConfig::Patience(what)
+        })
+    }
+
+    #[cfg(any(test, feature = "testkit"))]
+    fn examples(link: Rate) -> Vec<Self> {
+        vec![Self::paper(link, link.bytes_in(Span::from_us(50))).for_hosts()]
+    }
+}
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::Profile as _;
 
     const LINK: Rate = Rate::from_gbps(100);
 
@@ -346,7 +282,7 @@ mod tests {
         };
         assert_eq!(wrong(|c| c.resend_after = Span::ZERO), "resend_after must be above zero");
         assert_eq!(
-            wrong(|c| c.max_payload = 65_000),
+            wrong(|c| c.common.max_payload = 65_000),
             "a packet of 65040 bytes is longer than 65000"
         );
         assert_eq!(wrong(|c| c.scheduled_priority = 8), "priority 8 is above 7");
@@ -366,10 +302,10 @@ mod tests {
             "min_request_interval is above max_request_interval"
         );
         let patience = "patience must be above max_request_interval and four times resend_after";
-        assert_eq!(wrong(|c| c.patience = c.max_request_interval), patience);
+        assert_eq!(wrong(|c| c.common.patience = c.max_request_interval), patience);
         assert_eq!(wrong(|c| c.resend_after = Span::from_ms(41)), patience);
         assert_eq!(
-            wrong(|c| c.finished_for = Span::from_ms(160)),
+            wrong(|c| c.common.finished_for = Span::from_ms(160)),
             "finished_for must be above 160 ms, the time for which a sender tries"
         );
     }

@@ -21,20 +21,10 @@
 //! packet has arrived, nor of a lost acknowledgement: these are repaired by the sender, which repeats its request after a long
 //! silence. A client that awaits its response periodically asks whether the server still knows the request.
 //!
-//! # At most once
-//! A finished exchange is remembered for [`Config::finished_for`], so that late or duplicate packets do not
-//! start it again. A restarted peer has lost this memory: a message of which it had a part is retransmitted
-//! from the start.
-//!
-//! # Memory
-//! For any input, a host holds at most [`Config::max_exchanges`] exchanges (further ones are refused with
-//! [`Refused::Busy`](rackweave_core::Refused::Busy), or dropped if a peer starts them) of up to
-//! [`Config::max_gaps`] ranges each, credits for [`Config::global_bucket`] bytes that it has given and, for each message, for
-//! [`Config::sender_bucket`] bytes that it has got, [`Config::max_finished`] ids of finished exchanges for
-//! [`Config::finished_for`], [`Config::max_control`] control packets, and the buckets of senders: twice as many as have messages, and
-//! of 4096 if that is more. State of a silent peer is discarded after [`Config::patience`], with a failure if the application waits
-//! for it ([`FailReason::PeerSilent`](rackweave_core::FailReason::PeerSilent)). A delivered request stays until the
-//! application answers or cancels it.
+//! # At most once, memory
+//! As for all transports of [`crate::exchange`]. Besides, a host holds credits for [`Config::global_bucket`] bytes that it has given and, for
+//! each message, for [`Config::sender_bucket`] bytes that it has got, and the buckets of senders: twice as many as have messages, and
+//! of 4096 if that is more.
 
 mod buckets;
 pub mod config;
@@ -44,11 +34,10 @@ mod sender;
 mod tests;
 
 use rackweave_core::{HostId, Packet, Placement, Time};
-use rackweave_wire::Id64;
 use rackweave_wire::sird::{Body, Header};
 
 use crate::common::{Driven, Jitter, Scheme};
-pub use config::{Config, CreditOrder, InvalidConfig};
+pub use config::{Config, CreditOrder};
 use receiver::{Giving, Incoming};
 use sender::{Outgoing, Using};
 
@@ -67,30 +56,11 @@ pub struct Sird {
 impl Scheme for Sird {
     type Config = Config;
     type Header = Header;
-    type Body = Body;
     type Outgoing = Outgoing;
     type Incoming = Incoming;
 
-    const ASK: Body = Body::Ask;
-    const UNKNOWN: Body = Body::Unknown;
-
     fn new(_: HostId, _: &Config) -> Self {
         Self { giving: Giving::default(), using: Using::default() }
-    }
-
-    #[inline]
-    fn header(&mut self, _: &Config, id: Id64, one_way: bool, body: Body) -> Header {
-        Header { id, one_way, body }
-    }
-
-    #[inline]
-    fn message_of(header: &Header) -> (u64, bool) {
-        (header.id.get(), header.one_way)
-    }
-
-    #[inline]
-    fn is_from_sender(header: &Header) -> bool {
-        matches!(header.body, Body::Data { .. } | Body::Request { .. } | Body::Ask)
     }
 
     fn complete(_: &Header) -> Option<Body> {

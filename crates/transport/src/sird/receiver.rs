@@ -8,7 +8,7 @@ use rackweave_wire::sird::{Body, Header};
 use super::Host;
 use super::buckets::Buckets;
 use super::config::{Config, CreditOrder};
-use crate::common::{Grouped, Heap, Parameters as _, State};
+use crate::common::{Grouped, Heap, State};
 
 /// Maximum number of overdue credits that are given at once when the driver is late.
 const CATCH_UP: u64 = 8;
@@ -135,7 +135,7 @@ pub struct Incoming {
 
 impl Incoming {
     fn new(now: Time, length: u32, unscheduled: u16, config: &Config) -> Self {
-        let packets = config.packets(length);
+        let packets = config.common.packets(length);
         // A sender that claims more than the protocol permits could empty the buckets.
         let unscheduled = packets.min(u32::from(unscheduled.min(config.unscheduled_packets)));
         Self {
@@ -160,7 +160,7 @@ impl Incoming {
 
     /// When the message's timer expires: its next packet counts as lost, or its sender as silent.
     pub(super) fn deadline(&self, giving: &Giving, config: &Config) -> Time {
-        let forget_at = self.last_received.saturating_add(config.patience);
+        let forget_at = self.last_received.saturating_add(config.common.patience);
         let interval = config.resend_interval(self.tries);
         let credit = self
             .credits
@@ -259,7 +259,7 @@ impl Host {
         length: u32,
         unscheduled: u16,
     ) {
-        if length == 0 || length > self.config.max_message_bytes {
+        if length == 0 || length > self.config.common.max_message_bytes {
             return;
         }
         let Some((slot, new)) = self.receiving(now, from, header, length, unscheduled) else {
@@ -279,14 +279,14 @@ impl Host {
         let Body::Data { message_length, offset, len, unscheduled, csn } = header.body else {
             return Placement::Discard;
         };
-        let is_packet = self.config.shared().is_packet(message_length, offset, len);
+        let is_packet = self.config.common.is_packet(message_length, offset, len);
         if !is_packet || packet.is_trimmed() {
             return Placement::Discard;
         }
         let slot = self.receiving(now, packet.src, header, message_length, unscheduled);
         let Some((slot, _)) = slot else { return Placement::Discard };
-        let number = offset / self.config.max_payload;
-        let max_gaps = usize::from(self.config.max_gaps);
+        let number = offset / self.config.common.max_payload;
+        let max_gaps = usize::from(self.config.common.max_gaps);
         let exchange = self.exchanges.get_mut(slot);
         let (peer, one_way, id) = (exchange.peer, exchange.one_way, exchange.arriving());
         let State::Receiving(incoming) = &mut exchange.state else { return Placement::Discard };
@@ -369,7 +369,7 @@ impl Host {
     /// Handles overdue credit, or the silence of the sender.
     pub(super) fn receiver_due(&mut self, now: Time, slot: u32) {
         let State::Receiving(incoming) = &mut self.exchanges.get_mut(slot).state else { return };
-        if incoming.last_received.saturating_add(self.config.patience) <= now {
+        if incoming.last_received.saturating_add(self.config.common.patience) <= now {
             return self.fail(now, slot, FailReason::PeerSilent);
         }
         let giving = &mut self.scheme.giving;

@@ -150,7 +150,7 @@ impl Outgoing {
     pub(super) fn new(now: Time, length: u32, jitter: Jitter, config: &Config) -> Self {
         Self {
             length,
-            packets: config.packets(length),
+            packets: config.common.packets(length),
             jitter,
             peer: None,
             unscheduled: 0,
@@ -195,7 +195,7 @@ impl Outgoing {
     }
 
     pub(super) fn deadline(&self, config: &Config) -> Time {
-        let most = config.patience.ticks() / 4;
+        let most = config.common.patience.ticks() / 4;
         let interval = config.request_interval(self.doublings).ticks().min(most);
         let interval = Span::from_ticks(interval);
         let quiet = self.quiet_since.saturating_add(self.jitter.apply(interval, self.doublings));
@@ -268,7 +268,7 @@ impl Host {
         // simulator does not mark it.
         let csn = unsent > 1 && using.unused > config.csn_threshold;
         let message_length = outgoing.length;
-        let offset = packet * config.max_payload;
+        let offset = packet * config.common.max_payload;
         let len = config.payload_of(message_length, packet) as u16;
         let priority = if packet < outgoing.unscheduled {
             config.unscheduled_priority
@@ -278,7 +278,7 @@ impl Host {
         let unscheduled = outgoing.unscheduled as u16;
         let body = Body::Data { message_length, offset, len, unscheduled, csn };
         let header = Header { id: Id64::new(exchange.local), one_way: exchange.one_way, body };
-        let l3_bytes = config.header_bytes + u32::from(len);
+        let l3_bytes = config.common.header_bytes + u32::from(len);
         Some(self.packet(peer, l3_bytes, priority, header).with_ecn(Ecn::Capable))
     }
 
@@ -339,7 +339,7 @@ impl Host {
         let State::Sending(outgoing) = &mut exchange.state else { return };
         outgoing.doublings += 1;
         (outgoing.quiet_since, outgoing.announced_at) = (now, now);
-        if now.since(outgoing.last_received) >= self.config.patience {
+        if now.since(outgoing.last_received) >= self.config.common.patience {
             return self.fail(now, slot, FailReason::PeerSilent);
         }
         let (peer, id, one_way) = (exchange.peer, exchange.local, exchange.one_way);

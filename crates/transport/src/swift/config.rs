@@ -2,22 +2,16 @@
 
 use rackweave_core::{HostId, Rate, Span, frame};
 use rackweave_wire::swift::size;
-use thiserror::Error;
 
-use crate::common::shared_parameters;
+use crate::common::Parameters;
+use crate::exchange::{self, InvalidConfig, rule};
 
 /// Parameters of Swift. Sections are those of its paper (SIGCOMM'20); htsim is the simulator that
 /// `docs/protocols/swift.md#swift-windows` names.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Config {
-    /// Payload bytes of a full packet. All packets but the last of a message are full.
-    pub max_payload: u32,
-    /// Header bytes of a data packet, from the IP header to the payload.
-    pub header_bytes: u32,
-    /// Bytes of every other packet, from the IP header on.
-    pub control_bytes: u32,
-    /// Whether switches choose a path for each packet at random. The paper's flows stay on one path.
-    pub spray: bool,
+    /// What it has in common with other transports.
+    pub common: exchange::Config,
     /// The window of a new flow, in packets.
     pub initial_window: u16,
     /// The smallest window (`min_cwnd`), in thousandths of a packet. From 1000 on, nothing is paced.
@@ -52,28 +46,12 @@ pub struct Config {
     pub min_rto: Span,
     /// The longest retransmission timeout to which it doubles. One that follows from measured round trips may be longer.
     pub max_rto: Span,
-    /// Priority of acknowledgements and of all other packets without data, 0 (lowest) to 7.
-    pub control_priority: u8,
     /// Priority of data.
     pub data_priority: u8,
 
     /// Interval at which a client that awaits its response asks the server for it.
     pub ask_interval: Span,
-    /// Time without any packet of the peer after which a message fails.
-    pub patience: Span,
 
-    /// Maximum message length, in bytes.
-    pub max_message_bytes: u32,
-    /// Maximum number of exchanges in progress.
-    pub max_exchanges: u32,
-    /// Maximum number of finished exchanges that are remembered.
-    pub max_finished: u32,
-    /// Minimum time for which a finished exchange is remembered. It must exceed `patience`.
-    pub finished_for: Span,
-    /// Maximum number of queued control packets.
-    pub max_control: u32,
-    /// Maximum number of gaps between arrived packets of one message. A packet that would exceed it is dropped.
-    pub max_gaps: u16,
     /// Maximum number of peers to which nothing is sent whose windows are remembered.
     pub max_idle_flows: u32,
 }
@@ -88,38 +66,6 @@ pub struct Distance {
     pub hops: u8,
 }
 
-/// Reasons why a configuration is invalid.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
-pub enum InvalidConfig {
-    /// A field must be above zero.
-    #[error("{0} must be above zero")]
-    Zero(&'static str),
-    /// The longest packet exceeds its 16-bit length field.
-    #[error("a packet of {0} bytes is longer than 65000")]
-    TooLong(u32),
-    /// A priority above 7.
-    #[error("priority {0} is above 7")]
-    Priority(u8),
-    /// A window is outside of the limits.
-    #[error("initial_window must be between min_window and max_window")]
-    Window,
-    /// The windows between which the target is scaled are in the wrong order.
-    #[error("scaling_min must be below scaling_max")]
-    Scaling,
-    /// A decrease would leave nothing of the window, or make it larger.
-    #[error("{0} must be at most 1")]
-    Share(&'static str),
-    /// The timeouts are in the wrong order.
-    #[error("min_rto must be at most max_rto")]
-    Rto,
-    /// A peer counts as dead before its packets are sent again.
-    #[error("patience must be above four times max_rto, and above ask_interval")]
-    Patience,
-    /// Finished exchanges are forgotten while their packets may still arrive.
-    #[error("finished_for must be above {0}, the time for which a sender tries")]
-    FinishedFor(Span),
-}
-
 impl Default for Config {
     fn default() -> Self {
         Self::htsim()
@@ -132,10 +78,13 @@ impl Config {
     pub fn htsim() -> Self {
         let base = Span::from_us(20);
         Self {
-            max_payload: 1460,
-            header_bytes: 40,
-            control_bytes: 40,
-            spray: false,
+            common: exchange::Config {
+                // The paper's flows stay on one path.
+                spray: false,
+                // The paper names no separate priority, and measures the delay of acknowledgements with that of data.
+                control_priority: 0,
+                ..exchange::Config::USUAL
+            },
             initial_window: 15,
             // htsim: 10 bytes of a packet of 1500 to 9000 (our choice: the round number below).
             min_window_millipackets: 1,
@@ -157,17 +106,8 @@ impl Config {
             min_rto: Span::from_us(100),
             // htsim doubles without a limit (our choice: a sixteenth of `patience`).
             max_rto: Span::from_ms(10),
-            // The paper names no separate priority, and measures the delay of acknowledgements with that of data.
-            control_priority: 0,
             data_priority: 0,
             ask_interval: Span::from_ms(8),
-            patience: Span::from_ms(160),
-            max_message_bytes: u32::MAX,
-            max_exchanges: 1 << 20,
-            max_finished: 1 << 20,
-            finished_for: Span::from_ms(200),
-            max_control: 1 << 14,
-            max_gaps: 1024,
             max_idle_flows: 1 << 16,
         }
     }
@@ -216,13 +156,30 @@ impl Config {
         let hops = nearest.map_or(1, |distance| distance.hops);
         self.base_target.saturating_add(self.per_hop.saturating_mul(u64::from(hops)))
     }
+}
 
-    /// Checks whether the state machine can run with these parameters.
-    ///
-    /// # Errors
-    /// See [`InvalidConfig`].
-    pub fn check(&self) -> Result<(), InvalidConfig> {
-        self.check_shared(&[
+impl Parameters for Config {
+    type Scheme = super::Swift;
+
+    const NAMES: &'static [&'static str] = &["swift"];
+    const DATA_BYTES: u32 = size::DATA;
+    const CONTROL_BYTES: u32 = size::ACK;
+    const PACKETS_BACK: f64 = 1.0;
+
+    fn common(&self) -> &exchange::Config {
+        &self.common
+    }
+
+    fn common_mut(&mut self) -> &mut exchange::Config {
+        &mut self.common
+    }
+
+    fn ask_interval(&self) -> Span {
+        self.ask_interval
+    }
+
+    fn validate(&self) -> Result<(), InvalidConfig> {
+        let own = [
             ("initial_window", self.initial_window > 0),
             ("min_window", self.min_window_millipackets > 0),
             ("scaling_min", self.scaling_min_millipackets > 0),
@@ -231,44 +188,36 @@ impl Config {
             ("initial_rto", self.initial_rto > Span::ZERO),
             ("min_rto", self.min_rto > Span::ZERO),
             ("ask_interval", self.ask_interval > Span::ZERO),
-        ])?;
+        ];
+        self.common.check(&own, &[self.data_priority])?;
         let initial = u32::from(self.initial_window) * 1000;
-        if initial < self.min_window_millipackets || self.initial_window > self.max_window {
-            return Err(InvalidConfig::Window);
-        }
-        if self.scaling_min_millipackets >= self.scaling_max_millipackets {
-            return Err(InvalidConfig::Scaling);
-        }
+        let is_between =
+            initial >= self.min_window_millipackets && self.initial_window <= self.max_window;
+        rule(is_between, "initial_window", || {
+            "initial_window must be between min_window and max_window".to_owned()
+        })?;
+        let is_range = self.scaling_min_millipackets < self.scaling_max_millipackets;
+        rule(is_range, "scaling_min", || "scaling_min must be below scaling_max".to_owned())?;
         for (name, permille) in [("beta", self.beta_permille), ("max_mdf", self.max_mdf_permille)] {
-            if permille > 1000 {
-                return Err(InvalidConfig::Share(name));
-            }
+            rule(permille <= 1000, name, || format!("{name} must be at most 1"))?;
         }
-        if self.min_rto > self.max_rto {
-            return Err(InvalidConfig::Rto);
-        }
-        if self.patience <= self.max_rto.saturating_mul(4).max(self.ask_interval) {
-            return Err(InvalidConfig::Patience);
-        }
-        Ok(())
+        rule(self.min_rto <= self.max_rto, "min_rto", || {
+            "min_rto must be at most max_rto".to_owned()
+        })?;
+        let longest = self.max_rto.saturating_mul(4).max(self.ask_interval);
+        self.common.check_patience(longest, "four times max_rto, and above ask_interval")
+    }
+
+    #[cfg(any(test, feature = "testkit"))]
+    fn examples(_: Rate) -> Vec<Self> {
+        vec![Self::htsim().for_hosts()]
     }
 }
-
-shared_parameters!(
-    Config,
-    name: "swift",
-    example: |_link| Self::htsim().for_hosts(),
-    ask_interval: ask_interval,
-    free_packets: [],
-    packets_back: 1.0,
-    priorities: [control_priority, data_priority],
-    header_bytes: size::DATA,
-    control_bytes: size::ACK,
-);
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::Profile as _;
 
     #[test]
     fn parameters_follow_from_the_paths() {
@@ -325,7 +274,7 @@ mod tests {
         assert_eq!(wrong(|c| c.distances[0].hosts = 0), "distances must be above zero");
         assert_eq!(wrong(|c| c.data_priority = 8), "priority 8 is above 7");
         assert_eq!(
-            wrong(|c| c.finished_for = Span::from_ms(160)),
+            wrong(|c| c.common.finished_for = Span::from_ms(160)),
             "finished_for must be above 160 ms, the time for which a sender tries"
         );
     }

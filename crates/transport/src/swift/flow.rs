@@ -129,7 +129,7 @@ impl Flow {
 
     /// When the peer counts as dead, unless it answers before.
     pub(super) fn dead_at(&self, config: &Config) -> Time {
-        self.silent_since.map_or(Time::MAX, |at| at.saturating_add(config.patience))
+        self.silent_since.map_or(Time::MAX, |at| at.saturating_add(config.common.patience))
     }
 
     /// Notes that a packet of the peer has arrived.

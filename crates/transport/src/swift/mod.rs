@@ -18,19 +18,9 @@
 //! A packet is sent again when the acknowledgement of one that was sent at least three later has arrived, or after a timeout
 //! (section 3.6).
 //!
-//! # At most once
-//! A finished exchange is remembered for [`Config::finished_for`], so that late or duplicate packets do not start it
-//! again. A restarted peer has lost this memory: a message of which it had a part is sent again from the start.
-//!
-//! # Memory
-//! For any input, a host holds at most [`Config::max_exchanges`] exchanges (further ones are refused with
-//! [`Refused::Busy`](rackweave_core::Refused::Busy), or dropped if a peer starts them) of up to
-//! [`Config::max_gaps`] ranges each, [`Config::max_finished`] ids of finished exchanges for
-//! [`Config::finished_for`], [`Config::max_control`] control packets, and a flow for each peer that it sends to and for
-//! [`Config::max_idle_flows`] others, with up to [`Config::max_window`] packets each. State of a silent peer is discarded
-//! after [`Config::patience`], with a failure if the application waits for it
-//! ([`FailReason::PeerSilent`](rackweave_core::FailReason::PeerSilent)). A delivered request stays until the
-//! application answers or cancels it.
+//! # At most once, memory
+//! As for all transports of [`crate::exchange`]. Besides, a host holds a flow for each peer that it sends to and for
+//! [`Config::max_idle_flows`] others, with up to [`Config::max_window`] packets each.
 
 pub mod config;
 mod congestion;
@@ -46,7 +36,7 @@ use rackweave_wire::swift::{Body, Header};
 use rustc_hash::FxHashMap;
 
 use crate::common::{Arriving, Driven, Heap, Jitter, List, Scheme};
-pub use config::{Config, Distance, InvalidConfig};
+pub use config::{Config, Distance};
 use congestion::{Rules, Scaling};
 use flow::Flow;
 use sender::Outgoing;
@@ -158,12 +148,8 @@ impl Swift {
 impl Scheme for Swift {
     type Config = Config;
     type Header = Header;
-    type Body = Body;
     type Outgoing = Outgoing;
     type Incoming = Arriving;
-
-    const ASK: Body = Body::Ask;
-    const UNKNOWN: Body = Body::Unknown;
 
     fn new(_: HostId, config: &Config) -> Self {
         Self {
@@ -195,16 +181,6 @@ impl Scheme for Swift {
         if let Body::Ack { wait_ns, .. } | Body::Complete { wait_ns, .. } = &mut header.body {
             *wait_ns = (now.as_ns() as u32).wrapping_sub(*wait_ns);
         }
-    }
-
-    #[inline]
-    fn message_of(header: &Header) -> (u64, bool) {
-        (header.id.get(), header.one_way)
-    }
-
-    #[inline]
-    fn is_from_sender(header: &Header) -> bool {
-        matches!(header.body, Body::Data { .. } | Body::Probe { .. } | Body::Ask)
     }
 
     fn complete(header: &Header) -> Option<Body> {
@@ -259,15 +235,11 @@ impl Scheme for Swift {
     }
 
     fn receiver_deadline(&self, incoming: &Arriving, _: Time, config: &Config) -> Time {
-        incoming.last_received().saturating_add(config.patience)
+        incoming.last_received().saturating_add(config.common.patience)
     }
 
     fn sender_due(host: &mut Host, now: Time, slot: u32) {
         host.sender_due(now, slot);
-    }
-
-    fn receiver_due(host: &mut Host, now: Time, slot: u32) {
-        host.sender_is_silent(now, slot);
     }
 
     fn leave_lists(&mut self, slot: u32) {
@@ -286,7 +258,10 @@ impl Scheme for Swift {
             match &exchange.state {
                 State::Sending(outgoing) => outgoing.check_bounds(&host.config),
                 State::Receiving(incoming) => {
-                    incoming.check_bounds(host.config.max_message_bytes, host.config.max_gaps);
+                    incoming.check_bounds(
+                        host.config.common.max_message_bytes,
+                        host.config.common.max_gaps,
+                    );
                 }
                 _ => {}
             }

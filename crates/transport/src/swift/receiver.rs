@@ -24,7 +24,7 @@ impl Host {
             return Placement::Discard;
         }
         let place = Place { message_length, offset, len };
-        let arrival = self.arrived(now, packet.src, header, place, self.config.max_gaps);
+        let arrival = self.arrived(now, packet.src, header, place, self.config.common.max_gaps);
         let Some(arrival) = arrival else { return Placement::Discard };
         // The header gets the time of its arrival when the answer leaves.
         let answer = match arrival.acknowledged {

@@ -34,7 +34,7 @@ impl Outgoing {
     pub(super) fn new(now: Time, length: u32, config: &Config) -> Self {
         Self {
             length,
-            packets: config.packets(length),
+            packets: config.common.packets(length),
             acked: Assembler::default(),
             advanced_at: now,
             next: 0,
@@ -102,15 +102,16 @@ impl Outgoing {
         if self.sent_to == 0 {
             return Time::MAX;
         }
-        let dead_at = self.silent_since.map_or(Time::MAX, |at| at.saturating_add(config.patience));
-        dead_at.min(self.last_sent.saturating_add(config.patience / 4))
+        let dead_at =
+            self.silent_since.map_or(Time::MAX, |at| at.saturating_add(config.common.patience));
+        dead_at.min(self.last_sent.saturating_add(config.common.patience / 4))
     }
 
     #[cfg(test)]
     pub(super) fn check_bounds(&self, config: &Config) {
         assert!(self.acked.prefix() < self.packets && self.next <= self.packets);
         assert!(self.sent_to <= self.packets);
-        assert!(self.acked.above().len() <= usize::from(config.max_gaps));
+        assert!(self.acked.above().len() <= usize::from(config.common.max_gaps));
     }
 }
 
@@ -200,7 +201,7 @@ impl Host {
         let number = self.scheme.flow_mut(index).on_sent(now, piece, &self.config);
         let exchange = self.exchanges.get_mut(piece.slot);
         let (peer, id, one_way) = (exchange.peer, Id64::new(exchange.local), exchange.one_way);
-        let offset = piece.packet * self.config.max_payload;
+        let offset = piece.packet * self.config.common.max_payload;
         let mut message_length = offset;
         if let State::Sending(outgoing) = &mut exchange.state {
             message_length = outgoing.length;
@@ -213,9 +214,9 @@ impl Host {
             self.timers.set_earlier(piece.slot, deadline);
         }
         self.refresh(now, index);
-        let len = self.config.max_payload.min(message_length - offset) as u16;
+        let len = self.config.common.max_payload.min(message_length - offset) as u16;
         let body = Body::Data { message_length, offset, len, number };
-        let bytes = self.config.header_bytes + u32::from(len);
+        let bytes = self.config.common.header_bytes + u32::from(len);
         self.packet(peer, bytes, self.config.data_priority, Header { id, one_way, body })
     }
 
@@ -234,7 +235,7 @@ impl Host {
         let Body::Ack { number, wait_ns, next, sack } = *body else { return };
         let acked = self.acked(from, number);
         if let Some(slot) = self.outgoing_slot(from, id) {
-            let max_gaps = usize::from(self.config.max_gaps);
+            let max_gaps = usize::from(self.config.common.max_gaps);
             let exchange = self.exchanges.get_mut(slot);
             let birth = exchange.birth;
             if let State::Sending(outgoing) = &mut exchange.state
@@ -324,7 +325,7 @@ impl Host {
 
     /// Handles the deadline of a message: its receiver is silent, or it has been quiet for long.
     pub(super) fn sender_due(&mut self, now: Time, slot: u32) {
-        let patience = self.config.patience;
+        let patience = self.config.common.patience;
         let exchange = self.exchanges.get_mut(slot);
         let (peer, id, one_way) = (exchange.peer, exchange.local, exchange.one_way);
         let State::Sending(outgoing) = &mut exchange.state else { return };

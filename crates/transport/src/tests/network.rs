@@ -15,7 +15,7 @@ use rackweave_core::{
     SwitchProgram, Time, Transport, Verdict,
 };
 use rackweave_switch::config::{
-    BufferConfig, FabricConfig, Fault, FaultKind, FaultPlace, Routing, SwitchConfig, Topology,
+    FabricConfig, Fault, FaultKind, FaultPlace, SwitchConfig, Topology,
 };
 use rackweave_switch::net::LinkStats;
 use rackweave_switch::{Edge, Fabric, Net, NetConfig, NetEvent};
@@ -197,23 +197,10 @@ impl<T: Transport> DerefMut for Network<T> {
 
 /// A fabric whose queues neither drop nor mark. `delay` is from host to host at one switch.
 pub(crate) fn fabric(topology: Topology, delay: Span) -> FabricConfig {
-    FabricConfig {
-        topology,
-        host_link_delay: delay / 2,
-        host_link_delays: Vec::new(),
-        core_link_delay: Span::ZERO,
-        host_send_delay: Span::ZERO,
-        host_receive_delay: Span::ZERO,
-        switch: SwitchConfig {
-            latency: Span::ZERO,
-            buffer: BufferConfig::PerPort { bytes: u64::MAX },
-            ecn_threshold_bytes: None,
-            priorities: true,
-            trim: None,
-            options: Default::default(),
-            routing: Routing::Transport,
-        },
-    }
+    FabricConfig::new(topology)
+        .with_link_delays(delay / 2, Span::ZERO)
+        .without_host_delays()
+        .with_switch(SwitchConfig::unlimited())
 }
 
 /// The same faults on all links. Each packet crosses two links, so that each link has half of the probability;

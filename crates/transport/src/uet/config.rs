@@ -2,9 +2,9 @@
 
 use rackweave_core::{Rate, Span};
 use rackweave_wire::uet::{QUANTUM, size};
-use thiserror::Error;
 
-use crate::common::{RtoBounds, shared_parameters};
+use crate::common::{Parameters, RtoBounds};
+use crate::exchange::{self, InvalidConfig, in_order, rule};
 
 /// Maximum number of entropy values of a message: every message keeps a list of penalties for them.
 pub const MAX_ENTROPIES: u16 = 4096;
@@ -38,16 +38,10 @@ pub enum Balancing {
 /// Credit and windows are bytes of packets from the IP header on, as in the authors' simulators.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Config {
+    /// What it has in common with other transports.
+    pub common: exchange::Config,
     /// Rate of the receiver's link. Credit is paced so that the data that it triggers fills it.
     pub link: Rate,
-    /// Payload bytes of a full packet. All packets but the last of a message are full.
-    pub max_payload: u32,
-    /// Header bytes of a data packet, from the IP header to the payload.
-    pub header_bytes: u32,
-    /// Size of every other packet, from the IP header on.
-    pub control_bytes: u32,
-    /// Whether each packet takes a path of its own; otherwise all packets of a message take the same path.
-    pub spray: bool,
     /// Number of entropy values among which a message's sender chooses one for each packet, a power of two. 0: switches choose at
     /// random.
     pub entropies: u16,
@@ -80,69 +74,11 @@ pub struct Config {
     pub min_rto: Span,
     /// Maximum retransmission timeout.
     pub max_rto: Span,
-    /// Time without a packet from a peer that should answer after which the peer is declared silent.
-    pub patience: Span,
     /// Maximum number of consecutive probes that a peer may answer without a pull. After these the message is considered
     /// forgotten. (Our choice, as for NDP.)
     pub max_stalls: u32,
     /// Priority of data packets in switches, 0 (lowest) to 7.
     pub data_priority: u8,
-    /// Priority of all other packets. Switches move trimmed packets to the highest, 7.
-    pub control_priority: u8,
-
-    /// Maximum message length, in bytes.
-    pub max_message_bytes: u32,
-    /// Maximum number of exchanges (requests with their responses, one-way messages) in progress at the host.
-    /// Further ones are refused, or dropped if a peer starts them.
-    pub max_exchanges: u32,
-    /// Maximum number of finished exchanges that are remembered. At this number no new exchange is accepted,
-    /// because it could be a duplicate.
-    pub max_finished: u32,
-    /// Minimum time for which finished exchanges are remembered. It must exceed `patience` plus the lifetime of
-    /// any packet.
-    pub finished_for: Span,
-    /// Maximum number of queued control packets. Further ones are dropped.
-    pub max_control: u32,
-    /// Maximum number of gaps between arrived packets of one message. A packet that would exceed it is answered
-    /// as if it had been trimmed.
-    pub max_gaps: u16,
-}
-
-/// Reasons why a configuration is invalid.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
-pub enum InvalidConfig {
-    /// A field must be above zero.
-    #[error("{0} must be above zero")]
-    Zero(&'static str),
-    /// The packet exceeds its 16-bit length field.
-    #[error("a packet of {0} bytes is longer than 65000")]
-    TooLong(u32),
-    /// The number of entropy values cannot be used.
-    #[error(
-        "the number of entropy values must be 0 or a power of two up to {MAX_ENTROPIES}, not {0}"
-    )]
-    Entropies(u16),
-    /// A window without room for a packet.
-    #[error("max_window has no room for a full packet")]
-    Window,
-    /// A priority above 7.
-    #[error("priority {0} is above 7")]
-    Priority(u8),
-    /// Credit would trigger more data than the link carries.
-    #[error("pull_percent must be 1 to 100, not {0}")]
-    PullPercent(u32),
-    /// Neither the receiver nor the sender limits what is sent.
-    #[error("without credit a sender needs the window of nscc")]
-    NoControl,
-    /// The minimum timeout exceeds the maximum.
-    #[error("min_rto is above max_rto")]
-    Rto,
-    /// A peer would be declared silent before it is asked again.
-    #[error("patience must be above max_rto")]
-    Patience,
-    /// A late duplicate could start a message a second time.
-    #[error("finished_for must be above {0}, the time for which a sender tries")]
-    FinishedFor(Span),
 }
 
 impl Config {
@@ -153,11 +89,13 @@ impl Config {
         let slower = Rate::from_gbps(100).0.div_ceil(if link.0 == 0 { 1 } else { link.0 });
         let slower = if slower > 80 { 80 } else { slower };
         Self {
+            common: exchange::Config {
+                max_payload: 1436,
+                header_bytes: 64,
+                control_bytes: 64,
+                ..exchange::Config::USUAL
+            },
             link,
-            max_payload: 1436,
-            header_bytes: 64,
-            control_bytes: 64,
-            spray: true,
             entropies: 0,
             balancing: Balancing::Skip,
             credit: Credit::Eqds,
@@ -171,16 +109,8 @@ impl Config {
             ack_bytes: 16_384,
             min_rto: Span::from_us(100 * slower),
             max_rto: Span::from_ms(8),
-            patience: Span::from_ms(160),
             max_stalls: 64,
             data_priority: 0,
-            control_priority: 7,
-            max_message_bytes: u32::MAX,
-            max_exchanges: 1 << 20,
-            max_finished: 1 << 20,
-            finished_for: Span::from_ms(200),
-            max_control: 1 << 14,
-            max_gaps: 1024,
         }
     }
 
@@ -239,51 +169,15 @@ impl Config {
         self
     }
 
-    /// Checks whether the state machine can run with these parameters.
-    ///
-    /// # Errors
-    /// See [`InvalidConfig`].
-    pub fn check(&self) -> Result<(), InvalidConfig> {
-        self.check_shared(&[
-            ("link", self.link.0 > 0),
-            ("base_rtt", self.base_rtt > Span::ZERO),
-            ("target_delay", self.target_delay > Span::ZERO),
-            ("credit_packets", self.credit_packets > 0),
-            ("ack_bytes", self.ack_bytes > 0),
-            ("min_rto", self.min_rto > Span::ZERO),
-            ("max_stalls", self.max_stalls > 0),
-        ])?;
-        if self.entropies > MAX_ENTROPIES || self.entropies > 0 && !self.entropies.is_power_of_two()
-        {
-            return Err(InvalidConfig::Entropies(self.entropies));
-        }
-        if self.max_window < u64::from(self.packet_bytes()) {
-            return Err(InvalidConfig::Window);
-        }
-        if !(1..=100).contains(&self.pull_percent) {
-            return Err(InvalidConfig::PullPercent(self.pull_percent));
-        }
-        if self.credit == Credit::None && !self.nscc {
-            return Err(InvalidConfig::NoControl);
-        }
-        if self.min_rto > self.max_rto {
-            return Err(InvalidConfig::Rto);
-        }
-        if self.patience <= self.max_rto {
-            return Err(InvalidConfig::Patience);
-        }
-        Ok(())
-    }
-
     /// Bytes of a full packet, from the IP header on.
     #[inline]
     pub(super) const fn packet_bytes(&self) -> u32 {
-        self.max_payload.saturating_add(self.header_bytes)
+        self.common.max_payload.saturating_add(self.common.header_bytes)
     }
 
     #[inline]
     pub(super) const fn rto_bounds(&self) -> RtoBounds {
-        RtoBounds { min: self.min_rto, max: self.max_rto, patience: self.patience }
+        RtoBounds { min: self.min_rto, max: self.max_rto, patience: self.common.patience }
     }
 
     /// The shortest time between two RTS of a message (`docs/protocols/uet.md#eqds-sender`, `docs/protocols/uet.md#uet-sender`).
@@ -313,37 +207,86 @@ impl Config {
     /// so that the rate does not depend on it.
     #[inline]
     pub(super) fn credit_per_pull(&self) -> u32 {
-        (self.max_payload.saturating_mul(u32::from(self.credit_packets)) / QUANTUM).max(1)
+        (self.common.max_payload.saturating_mul(u32::from(self.credit_packets)) / QUANTUM).max(1)
     }
 
     /// The time on the link of the data that this much credit triggers, at the share of the link that credit may fill
     /// (`docs/protocols/uet.md#eqds-pulls`).
     #[inline]
     pub(super) fn credit_span(&self, quanta: u32) -> Span {
-        let on_link = u64::from(self.framing().packet_wire_bytes(self.max_payload));
+        let on_link = u64::from(self.common.framing().packet_wire_bytes(self.common.max_payload));
         let bytes = u64::from(quanta) * u64::from(QUANTUM) * on_link;
         let span = self.link.span_of(bytes.div_ceil(u64::from(self.packet_bytes())));
         Span::from_ticks(span.ticks() * 100 / u64::from(self.pull_percent.clamp(1, 100)))
     }
 }
 
-shared_parameters!(
-    Config,
-    name: "uet",
-    example: |link| Self::uet(link, Span::from_us(50)).for_hosts(); Self::eqds(link).for_hosts();
-        Self::nscc(link, Span::from_us(50)).for_hosts(),
-    ask_interval: max_rto,
+impl Parameters for Config {
+    type Scheme = super::Uet;
+
+    const NAMES: &'static [&'static str] = &["uet"];
+    const DATA_BYTES: u32 = size::DATA;
+    const CONTROL_BYTES: u32 = size::ACK;
     // A pull for each packet, and an acknowledgement for several.
-    free_packets: [],
-    packets_back: 1.2,
-    priorities: [data_priority, control_priority],
-    header_bytes: size::DATA,
-    control_bytes: size::ACK,
-);
+    const PACKETS_BACK: f64 = 1.2;
+
+    fn common(&self) -> &exchange::Config {
+        &self.common
+    }
+
+    fn common_mut(&mut self) -> &mut exchange::Config {
+        &mut self.common
+    }
+
+    fn ask_interval(&self) -> Span {
+        self.max_rto
+    }
+
+    fn validate(&self) -> Result<(), InvalidConfig> {
+        let own = [
+            ("link", self.link.0 > 0),
+            ("base_rtt", self.base_rtt > Span::ZERO),
+            ("target_delay", self.target_delay > Span::ZERO),
+            ("credit_packets", self.credit_packets > 0),
+            ("ack_bytes", self.ack_bytes > 0),
+            ("min_rto", self.min_rto > Span::ZERO),
+            ("max_stalls", self.max_stalls > 0),
+        ];
+        self.common.check(&own, &[self.data_priority])?;
+        let entropies = self.entropies;
+        let are_usable =
+            entropies <= MAX_ENTROPIES && (entropies == 0 || entropies.is_power_of_two());
+        rule(are_usable, "entropies", || {
+            format!(
+                "the number of entropy values must be 0 or a power of two up to {MAX_ENTROPIES}, \
+                 not {entropies}"
+            )
+        })?;
+        rule(self.max_window >= u64::from(self.packet_bytes()), "max_window", || {
+            "max_window has no room for a full packet".to_owned()
+        })?;
+        rule((1..=100).contains(&self.pull_percent), "pull_percent", || {
+            format!("pull_percent must be 1 to 100, not {}", self.pull_percent)
+        })?;
+        rule(self.credit != Credit::None || self.nscc, "nscc", || {
+            "without credit a sender needs the window of nscc".to_owned()
+        })?;
+        in_order(("min_rto", self.min_rto), ("max_rto", self.max_rto))?;
+        self.common.check_patience(self.max_rto, "max_rto")
+    }
+
+    #[cfg(any(test, feature = "testkit"))]
+    fn examples(link: Rate) -> Vec<Self> {
+        let rtt = Span::from_us(50);
+        let all = [Self::uet(link, rtt), Self::eqds(link), Self::nscc(link, rtt)];
+        all.map(Self::for_hosts).to_vec()
+    }
+}
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::Profile as _;
 
     const LINK: Rate = Rate::from_gbps(100);
     const RTT: Span = Span::from_us(12);
@@ -388,22 +331,24 @@ mod tests {
             config.check().unwrap_err().to_string()
         };
         assert_eq!(wrong(|c| c.target_delay = Span::ZERO), "target_delay must be above zero");
-        assert_eq!(wrong(|c| c.control_priority = 8), "priority 8 is above 7");
+        assert_eq!(wrong(|c| c.common.control_priority = 8), "priority 8 is above 7");
         for entropies in [3, 8192] {
-            let mut config = Config::eqds(LINK);
-            config.entropies = entropies;
-            assert_eq!(config.check(), Err(InvalidConfig::Entropies(entropies)));
+            let error = Config { entropies, ..Config::eqds(LINK) }.check().unwrap_err();
+            let usable = "0 or a power of two up to 4096";
+            let expected =
+                format!("the number of entropy values must be {usable}, not {entropies}");
+            assert_eq!(error.to_string(), expected);
         }
         assert_eq!(wrong(|c| c.max_window = 1499), "max_window has no room for a full packet");
         assert_eq!(wrong(|c| c.pull_percent = 0), "pull_percent must be 1 to 100, not 0");
         assert_eq!(wrong(|c| c.max_rto = Span::from_us(1)), "min_rto is above max_rto");
-        assert_eq!(wrong(|c| c.patience = c.max_rto), "patience must be above max_rto");
+        assert_eq!(wrong(|c| c.common.patience = c.max_rto), "patience must be above max_rto");
         assert_eq!(
             wrong(|c| (c.credit, c.nscc) = (Credit::None, false)),
             "without credit a sender needs the window of nscc"
         );
         assert_eq!(
-            wrong(|c| c.finished_for = c.patience),
+            wrong(|c| c.common.finished_for = c.common.patience),
             "finished_for must be above 160 ms, the time for which a sender tries"
         );
     }

@@ -21,17 +21,10 @@
 //! sender asks for credit with an RTS if it has none. (Our choice: a sender that neither has credit nor waits for an answer repeats
 //! its RTS, at increasing intervals, and the answer to an RTS has a PULL beside the ACK. In the simulators no PULL is lost.)
 //!
-//! # Completion, restarts
-//! As in NDP (`crate::ndp`): the acknowledgement of the last missing packet has a flag that ends the message at its sender, a
-//! finished exchange is remembered for [`Config::finished_for`], and answers have the incarnation of the receiver's state.
-//!
-//! # Memory
-//! For any input, a host holds at most [`Config::max_exchanges`] exchanges (further ones are refused with
-//! [`Refused::Busy`](rackweave_core::Refused::Busy), or dropped if a peer starts them) of up to
-//! [`Config::max_gaps`] ranges or [`Config::entropies`] entropy values each, [`Config::max_finished`] ids of finished exchanges for
-//! [`Config::finished_for`], and [`Config::max_control`] control packets. State of a silent peer is discarded
-//! after [`Config::patience`], with a failure if the application waits for it ([`FailReason::PeerSilent`]). A
-//! delivered request stays until the application answers or cancels it.
+//! # At most once, memory
+//! As for all transports of [`crate::exchange`]. A message holds up to [`Config::entropies`] entropy values. As in NDP (`crate::ndp`),
+//! the acknowledgement of the last missing packet has a flag that ends the message at its sender, and answers have the incarnation of
+//! the receiver's state.
 
 pub mod config;
 mod entropy;
@@ -42,12 +35,12 @@ mod sender;
 mod tests;
 
 use rackweave_core::rng::mix;
-use rackweave_core::{FailReason, HostId, Packet, Placement, Span, Time};
+use rackweave_core::{HostId, Packet, Placement, Span, Time};
 use rackweave_wire::Id64;
 use rackweave_wire::uet::{Body, Header};
 
 use crate::common::{Driven, Jitter, List, Scheme};
-pub use config::{Balancing, Config, Credit, InvalidConfig, MAX_ENTROPIES};
+pub use config::{Balancing, Config, Credit, MAX_ENTROPIES};
 use entropy::Entropy;
 use nscc::Params;
 use receiver::{Giving, Incoming};
@@ -75,12 +68,8 @@ pub struct Uet {
 impl Scheme for Uet {
     type Config = Config;
     type Header = Header;
-    type Body = Body;
     type Outgoing = Outgoing;
     type Incoming = Incoming;
-
-    const ASK: Body = Body::Ask;
-    const UNKNOWN: Body = Body::Unknown;
 
     fn new(id: HostId, config: &Config) -> Self {
         let mut control_entropy = Entropy::default();
@@ -97,16 +86,6 @@ impl Scheme for Uet {
     #[inline]
     fn header(&mut self, config: &Config, id: Id64, one_way: bool, body: Body) -> Header {
         Header { id, one_way, entropy: self.control_entropy.next(config), body }
-    }
-
-    #[inline]
-    fn message_of(header: &Header) -> (u64, bool) {
-        (header.id.get(), header.one_way)
-    }
-
-    #[inline]
-    fn is_from_sender(header: &Header) -> bool {
-        matches!(header.body, Body::Data { .. } | Body::Rts { .. } | Body::Ask)
     }
 
     fn complete(header: &Header) -> Option<Body> {
@@ -174,11 +153,6 @@ impl Scheme for Uet {
 
     fn sender_due(host: &mut Host, now: Time, slot: u32) {
         host.sender_due(now, slot);
-    }
-
-    /// The sender has given up before this deadline.
-    fn receiver_due(host: &mut Host, now: Time, slot: u32) {
-        host.fail(now, slot, FailReason::PeerSilent);
     }
 
     fn leave_lists(&mut self, slot: u32) {

@@ -36,7 +36,7 @@ impl Params {
         let bdp = u128::from(config.link.bytes_in(config.base_rtt));
         Self {
             packet_bytes: u64::from(config.packet_bytes()),
-            scaled_packet: u128::from(config.max_payload) * bdp,
+            scaled_packet: u128::from(config.common.max_payload) * bdp,
             bdp,
             base_rtt: config.base_rtt,
             target: config.target_delay,

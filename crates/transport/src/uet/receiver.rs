@@ -7,7 +7,7 @@ use rackweave_wire::uet::{Body, Header, QUANTUM};
 
 use super::Host;
 use super::config::{Config, Credit};
-use crate::common::{Known, List, Pacer, Parameters as _, State};
+use crate::common::{Known, List, Pacer, State};
 
 /// Quanta whose time passes before the next PULL at the least, even if a PULL gives none (`docs/protocols/uet.md#uet-credit`).
 const MIN_PACED: u32 = 1024 / QUANTUM;
@@ -114,7 +114,7 @@ pub(super) const fn completed() -> Body {
 
 impl Incoming {
     fn new(now: Time, length: u32, config: &Config) -> Self {
-        let packets = config.packets(length);
+        let packets = config.common.packets(length);
         Self {
             length,
             packets,
@@ -137,7 +137,7 @@ impl Incoming {
     /// When the sender is declared silent; this does not happen while it waits for credit.
     pub(super) fn deadline(&self, now: Time, config: &Config) -> Time {
         let since = if self.waits { now } else { self.last_received };
-        since.saturating_add(config.patience)
+        since.saturating_add(config.common.patience)
     }
 
     const fn arrived(&self) -> u32 {
@@ -196,7 +196,7 @@ impl Host {
             Incoming::new(now, message_length, &host.config)
         })?;
         if new {
-            self.timers.set(slot, now.saturating_add(self.config.patience));
+            self.timers.set(slot, now.saturating_add(self.config.common.patience));
         }
         let State::Receiving(incoming) = &mut self.exchanges.get_mut(slot).state else {
             return None;
@@ -217,13 +217,14 @@ impl Host {
         else {
             return Placement::Discard;
         };
-        if !self.config.shared().is_packet(message_length, offset, len) {
+        if !self.config.common.is_packet(message_length, offset, len) {
             return Placement::Discard;
         }
-        let (number, ecn) = (offset / self.config.max_payload, packet.ecn() == Ecn::Marked);
-        let (max_gaps, ack_bytes) = (usize::from(self.config.max_gaps), self.config.ack_bytes);
+        let (number, ecn) = (offset / self.config.common.max_payload, packet.ecn() == Ecn::Marked);
+        let (max_gaps, ack_bytes) =
+            (usize::from(self.config.common.max_gaps), self.config.ack_bytes);
         let (bytes, window) =
-            (self.config.header_bytes + u32::from(len), self.config.window_quanta());
+            (self.config.common.header_bytes + u32::from(len), self.config.window_quanta());
         let credit = self.config.credit;
         let Some((slot, incoming)) = self.incoming(now, packet.src, header, message_length) else {
             return Placement::Discard;
@@ -315,7 +316,7 @@ impl Host {
         pull_target: u32,
         backlog: u32,
     ) {
-        if message_length == 0 || message_length > self.config.max_message_bytes {
+        if message_length == 0 || message_length > self.config.common.max_message_bytes {
             return;
         }
         let (window, credit) = (self.config.window_quanta(), self.config.credit);

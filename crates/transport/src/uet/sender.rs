@@ -65,7 +65,7 @@ impl Outgoing {
         tries.clear();
         *self = Self {
             length,
-            packets: config.packets(length),
+            packets: config.common.packets(length),
             entropy,
             board,
             timeout: Timeout::new(jitter),
@@ -110,9 +110,9 @@ impl Outgoing {
     /// Bytes of packets that were never sent.
     fn unsent(&self, config: &Config) -> u64 {
         let next = self.board.next();
-        let payload =
-            u64::from(self.length).saturating_sub(u64::from(next) * u64::from(config.max_payload));
-        payload + u64::from(self.packets - next) * u64::from(config.header_bytes)
+        let payload = u64::from(self.length)
+            .saturating_sub(u64::from(next) * u64::from(config.common.max_payload));
+        payload + u64::from(self.packets - next) * u64::from(config.common.header_bytes)
     }
 
     /// The pull number up to which this message asks for credit (`docs/protocols/uet.md#eqds-sender`, `docs/protocols/uet.md#uet-sender`); `active`
@@ -163,10 +163,10 @@ impl Outgoing {
         } else if let Some(tries) = self.tries.get_mut((packet - self.tries_from) as usize) {
             *tries = tries.saturating_add(1);
         }
-        let offset = packet * config.max_payload;
-        let len = config.max_payload.min(self.length - offset) as u16;
+        let offset = packet * config.common.max_payload;
+        let len = config.common.max_payload.min(self.length - offset) as u16;
         if config.credit != Credit::None {
-            self.credit -= i64::from(config.header_bytes + u32::from(len));
+            self.credit -= i64::from(config.common.header_bytes + u32::from(len));
         }
         let full = u64::from(config.packet_bytes());
         let is_last = self.board.next() == self.packets
@@ -340,7 +340,7 @@ impl Host {
             let entropy = outgoing.entropy.next(&self.config);
             let header = Header { id, one_way: exchange.one_way, entropy, body };
             let payload = rackweave_core::Header::payload_bytes(&header);
-            let (peer, bytes) = (exchange.peer, self.config.header_bytes + payload);
+            let (peer, bytes) = (exchange.peer, self.config.common.header_bytes + payload);
             let packet = self.packet(peer, bytes, self.config.data_priority, header);
             return Some(packet.trimmable().with_ecn(Ecn::Capable));
         }
@@ -449,7 +449,7 @@ impl Host {
     pub(super) fn handle_returned(&mut self, now: Time, from: HostId, id: u64, offset: u32) {
         let Some(slot) = self.outgoing_slot(from, id) else { return };
         let State::Sending(outgoing) = &mut self.exchanges.get_mut(slot).state else { return };
-        if outgoing.board.lose(offset / self.config.max_payload) {
+        if outgoing.board.lose(offset / self.config.common.max_payload) {
             if self.config.nscc {
                 let bytes = u64::from(self.config.packet_bytes());
                 outgoing.nscc.timed_out(bytes, &self.scheme.nscc);
@@ -463,7 +463,7 @@ impl Host {
         let config = &self.config;
         let exchange = self.exchanges.get_mut(slot);
         let State::Sending(outgoing) = &mut exchange.state else { return };
-        if now.since(outgoing.last_received) >= config.patience {
+        if now.since(outgoing.last_received) >= config.common.patience {
             return self.fail(now, slot, FailReason::PeerSilent);
         }
         let mut asks = false;

@@ -413,6 +413,10 @@ impl Codec for Header {
         }
     }
 
+    fn exchange(&self) -> Option<Id64> {
+        Some(self.id)
+    }
+
     fn fmt_line(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
         write_homa(f, self)
     }

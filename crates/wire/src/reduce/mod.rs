@@ -524,8 +524,9 @@ impl rackweave_core::Header for Header {
         self.payload_len()
     }
 
-    /// Records of long keys are not counted: they are added up by the master only, and are few.
-    fn pairs(&self) -> u32 {
+    /// Each pair of key and value, or sum, is a unit. Records of long keys are not counted: they are added up by the master only, and
+    /// are few.
+    fn work(&self) -> u32 {
         match self.body {
             Body::Data(pairs) | Body::Residual(pairs) => pairs.count.into(),
             Body::Values { sums, .. } => sums.into(),

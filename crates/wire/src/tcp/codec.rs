@@ -253,6 +253,10 @@ impl Codec for Header {
         }
     }
 
+    fn exchange(&self) -> Option<Id64> {
+        None
+    }
+
     fn fmt_line(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
         write_tcp(f, self)
     }

@@ -3,6 +3,7 @@
 mod capture;
 mod checks;
 mod corpus;
+mod examples;
 mod headers;
 mod homa_layout;
 mod lines;

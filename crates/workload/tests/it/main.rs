@@ -1,5 +1,6 @@
 //! Generators, size distributions and traces from outside the crate.
 
+mod examples;
 mod generator;
 mod sizes;
 mod trace;

@@ -10,9 +10,7 @@ use rackweave_group::orca::system::Orca;
 use rackweave_linux::netns::{self, Network, Nic, TcpSettings, switch_end};
 use rackweave_linux::switch::{Control, Edge, Switch, SwitchConfig};
 use rackweave_switch::Fabric;
-use rackweave_switch::config::{
-    BufferConfig, FabricConfig, Routing, SwitchConfig as OneSwitch, Topology,
-};
+use rackweave_switch::config::{FabricConfig, SwitchConfig as OneSwitch};
 use rackweave_wire::orca::{self, Check, Data, Label, Labelled};
 
 use super::insider::seal_ahead;
@@ -31,29 +29,11 @@ const LENGTH: usize = 4_000_000;
 const LINK: Rate = Rate(100_000_000);
 
 fn fabric() -> FabricConfig {
-    FabricConfig {
-        topology: Topology::LeafSpine {
-            leaves: 2,
-            hosts_per_leaf: 3,
-            spines: 1,
-            host_link: LINK,
-            core_link: Rate::from_gbps(1),
-        },
-        host_link_delay: Span::from_us(1),
-        host_link_delays: Vec::new(),
-        core_link_delay: Span::from_us(1),
-        host_send_delay: Span::ZERO,
-        host_receive_delay: Span::ZERO,
-        switch: OneSwitch {
-            latency: Span::from_ns(250),
-            buffer: BufferConfig::PerPort { bytes: 1_000_000 },
-            ecn_threshold_bytes: None,
-            priorities: true,
-            trim: None,
-            options: Default::default(),
-            routing: Routing::Transport,
-        },
-    }
+    FabricConfig::leaf_spine(2, 3, 1, LINK)
+        .with_core_link(Rate::from_gbps(1))
+        .with_link_delay(Span::from_us(1))
+        .without_host_delays()
+        .with_switch(OneSwitch::default().with_buffer(1_000_000).without_marking())
 }
 
 /// The namespaces and the switch, both of which end on drop.

@@ -290,3 +290,20 @@ fn answers_to_queries_and_probes_are_bounded() {
     }
     assert_eq!(engine.driver.batch().len(), receive::MAX_REPLIES);
 }
+
+/// Blocks of 1 MiB are verified whole. A window of that length ended in the middle of a packet, which was never sent.
+#[test]
+fn the_smallest_window_holds_the_block_that_is_verified() {
+    let (from, to) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let path = file(from.path(), "x", 5_000_001);
+    let config = EngineConfig {
+        secret: Some(SECRET.to_vec()),
+        room: 1 << 20,
+        ..EngineConfig::new(free_address())
+    };
+    let receiver = Receiving::start_with(to, None, config).unwrap();
+    let source = Box::new(Files::new(&[path]).unwrap());
+    let view = send(&mut sender(Some(SECRET)), source, &[receiver.address]);
+    assert_eq!(completed(&view), 1, "{view:?}");
+    assert!(receiver.received() && receiver.read("x") == content(5_000_001));
+}

@@ -236,6 +236,24 @@ fn what_is_verified_is_acknowledged_when_a_stream_pauses() {
     );
 }
 
+/// A receiver whose disk is slow has verified everything long before it is complete. Its sender gave it up after three seconds.
+#[test]
+fn the_end_of_a_stream_is_acknowledged() {
+    let (mut cache, mut source) = (HashCache::default(), Memory::new(1000));
+    let mut verifier = Verifier::new(Time::ZERO, 3);
+    let asked = verifier.check(Time::ZERO, SESSION, 1000, true, |_| None).request.unwrap();
+    let (answer, _) = cache.answer(&mut source, &asked, (1000, true), &mut { u64::MAX });
+    assert!(answer.ended);
+    verifier.handle_hashes(Time::ZERO, &answer);
+    verify(&mut verifier, &source, 1000);
+    let mut poll = |now| verifier.check(now, SESSION, 1000, true, |_| None).request;
+    let due = Time::ZERO + Span::from_secs(1);
+    assert_eq!(poll(due), Some(request(1000, 1000, true)));
+    let (answer, _) = cache.answer(&mut source, &request(1000, 1000, true), (1000, true), &mut 0);
+    verifier.handle_hashes(due, &answer);
+    assert_eq!(verifier.check(due + RETRY, SESSION, 1000, true, |_| None).request, None);
+}
+
 proptest! {
     #![proptest_config(rackweave_testing::cases(24))]
 

@@ -2,13 +2,20 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::task::Poll;
 
 use proptest::prelude::*;
 use rackweave_wire::orca::Reason;
 
 use super::big;
-use crate::sink::{Drain, MakeSink, Sink, SinkError};
+use crate::sink::{Drain, MakeSink, Sink, SinkError, SinkTask, SinkWork};
 use crate::wake::Waker;
+
+fn started(make: MakeSink, room: u64, waker: Waker) -> Drain {
+    let mut drain = Drain::new(make, room, waker);
+    drain.begin(SinkWork::start).unwrap();
+    drain
+}
 
 struct Collect(std::sync::mpsc::Sender<Vec<u8>>, u64);
 
@@ -39,7 +46,7 @@ proptest! {
         let content = big(total);
         let (send, receive) = std::sync::mpsc::channel();
         let make: MakeSink = Box::new(move |_| Ok(Box::new(Collect(send, start))));
-        let mut drain = Drain::start(make, 16 << 20, Waker::new().unwrap()).unwrap();
+        let mut drain = started(make, 16 << 20, Waker::new().unwrap());
         while !drain.is_ready() {
             std::thread::yield_now();
         }
@@ -68,7 +75,10 @@ proptest! {
             drain.advance(start + total as u64, true);
             std::thread::yield_now();
         }
-        drain.stop();
+        drain.end(start + total as u64, Reason::Left);
+        while !drain.has_ended() {
+            std::thread::yield_now();
+        }
         prop_assert_eq!(drain.consumed(), start + total as u64);
         let got: Vec<u8> = receive.try_iter().flatten().collect();
         prop_assert!(got == content);
@@ -93,7 +103,7 @@ impl Sink for Bad {
 fn a_sink_that_panics_has_failed() {
     let waker = Waker::new().unwrap();
     let make: MakeSink = Box::new(|_| Ok(Box::new(Bad)));
-    let mut drain = Drain::start(make, 1 << 20, waker.clone()).unwrap();
+    let mut drain = started(make, 1 << 20, waker.clone());
     while !drain.is_ready() {
         waker.wait_in_tests();
     }
@@ -102,8 +112,9 @@ fn a_sink_that_panics_has_failed() {
     while !drain.is_failed() {
         waker.wait_in_tests();
     }
-    drain.stop();
-    assert!(drain.has_ended());
+    while !drain.has_ended() {
+        waker.wait_in_tests();
+    }
 }
 
 /// Passes on what it gets once it is released.
@@ -144,7 +155,7 @@ fn all_that_has_arrived_in_order_is_written_when_the_input_ends() {
     let released = Arc::new(AtomicBool::new(false));
     let held = Held { to, released: Arc::clone(&released), ended };
     let make: MakeSink = Box::new(move |_| Ok(Box::new(held)));
-    let mut drain = Drain::start(make, 16 << 20, Waker::new().unwrap()).unwrap();
+    let mut drain = started(make, 16 << 20, Waker::new().unwrap());
     while !drain.is_ready() {
         std::thread::yield_now();
     }
@@ -167,4 +178,45 @@ fn all_that_has_arrived_in_order_is_written_when_the_input_ends() {
     let got: Vec<u8> = taken.try_iter().flatten().collect();
     assert!(got == content, "{} of {}", got.len(), content.len());
     assert_eq!(reasons.try_iter().collect::<Vec<_>>(), [Reason::Silent]);
+}
+
+/// As a simulator does the work: nothing happens between its steps, and what is left undone is not written.
+#[test]
+fn work_is_done_step_by_step_without_a_thread() {
+    let (send, written) = std::sync::mpsc::channel();
+    let make: MakeSink = Box::new(move |_| Ok(Box::new(Collect(send, 5))));
+    let mut drain = Drain::new(make, 1 << 20, Waker::new().unwrap());
+    let mut taken = Vec::new();
+    drain
+        .begin(|work| {
+            taken.push(work);
+            Ok(())
+        })
+        .unwrap();
+    let mut work = taken.pop().unwrap();
+    assert!(!drain.is_ready() && !drain.has_ended() && !work.is_closed());
+    let task = |work: &mut SinkWork| match work.poll() {
+        Poll::Ready(task) => task,
+        Poll::Pending => panic!("there is a task"),
+    };
+    let make = task(&mut work).unwrap();
+    assert_eq!(make.bytes(), None);
+    work.run(make);
+    assert!(drain.is_ready() && drain.begins_at() == 5 && work.poll().is_pending());
+    assert!(drain.put(5, b"abc"));
+    drain.advance(8, true);
+    let put = task(&mut work).unwrap();
+    assert_eq!((put.bytes(), drain.consumed()), (Some(3), 5));
+    work.run(put);
+    assert_eq!(drain.consumed(), 8);
+    assert!(drain.put(8, b"de"));
+    drain.end(10, Reason::Left);
+    assert!(work.is_closed() && !drain.has_ended());
+    let rest: Vec<SinkTask> = [task(&mut work), task(&mut work)].into_iter().flatten().collect();
+    assert_eq!(rest.iter().map(SinkTask::bytes).collect::<Vec<_>>(), [Some(2), Some(0)]);
+    rest.into_iter().for_each(|task| work.run(task));
+    assert!(task(&mut work).is_none());
+    drop(work);
+    assert!(drain.has_ended() && drain.consumed() == 10);
+    assert_eq!(written.iter().flatten().collect::<Vec<u8>>(), b"abcde");
 }

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant, UNIX_EPOCH};
 
 use super::{big, bytes_of, config};
 use crate::format::{CHUNK, FileHeader};
-use crate::sink::{Drain, Folder, FolderConfig, MakeSink, Sink, SinkError, state};
+use crate::sink::{Drain, Folder, FolderConfig, MakeSink, Sink, SinkError, SinkWork, state};
 use crate::source::{Files, Source};
 use crate::store::disk::Reading;
 use crate::store::{Cancel, Dir, StoreError, UntilCancelled};
@@ -208,7 +208,8 @@ fn ends_when_closed(config: &FolderConfig, stream: u128, begin: &[u8]) {
         let config = FolderConfig { cancel: cancel.clone(), ..into };
         Folder::new(config, stream).map(|folder| Box::new(folder) as Box<dyn Sink>)
     });
-    let mut drain = Drain::start(make, 1 << 20, waker).unwrap();
+    let mut drain = Drain::new(make, 1 << 20, waker);
+    drain.begin(SinkWork::start).unwrap();
     let mut checks = 0;
     if !begin.is_empty() {
         while !drain.is_ready() {

@@ -7,8 +7,8 @@ use rackweave_core::{HostId, Kind, MessageId, Span, Time};
 use rackweave_linux::endpoint::PathChange;
 use rackweave_linux::{Endpoint, Event, SendError};
 
+use super::super::platform::Simulated;
 use super::draw::{Call, What};
-use super::platform::Simulated;
 
 /// After how long what an endpoint had no room for is tried again.
 const AGAIN: Span = Span::from_ms(10);

@@ -17,7 +17,6 @@
 
 mod app;
 mod draw;
-mod platform;
 mod world;
 
 use std::panic::{AssertUnwindSafe, catch_unwind};

@@ -10,9 +10,9 @@ use rackweave_linux::endpoint::{Network, Peers};
 use rackweave_linux::{Endpoint, EndpointConfig, Key};
 use rackweave_wire::{overlay, secure};
 
+use super::super::platform::{Datagram, Simulated};
 use super::app::{App, Report, Task};
 use super::draw::{Call, Failure, Fault, Scenario, What};
-use super::platform::{Datagram, Simulated};
 
 /// All calls have ended by then, long after the last failure.
 const LIMIT: Span = Span::from_secs(300);

@@ -5,6 +5,8 @@ use std::fmt::Write as _;
 use rackweave_core::{Rate, Rng, Span, Time};
 use rackweave_group::orca::host::Spread;
 
+use super::source::Reads;
+
 /// All failures begin before this, and the last process is up again soon after it.
 pub(super) const FAILURES_UNTIL: Span = Span::from_secs(4);
 
@@ -33,6 +35,8 @@ pub(super) enum Fault {
     DiskErrors,
     /// Its writes are short.
     ShortWrites,
+    /// Its disk answers no operation for a time.
+    DiskStalls,
 }
 
 /// A fault of one host.
@@ -70,6 +74,13 @@ pub(super) struct Host {
     pub(super) has_aes: bool,
     /// How long it reads what it has, before it joins a session.
     pub(super) preparing: Span,
+    /// What a step of a sink takes: this long, and as long as its bytes take at this rate.
+    pub(super) disk_latency: Span,
+    pub(super) disk_rate: Rate,
+    /// The bytes that fit into its socket's send buffer.
+    pub(super) send_buffer: usize,
+    /// The least time between two turns of its engine.
+    pub(super) turn: Span,
 }
 
 /// A scenario. The first host is the sender.
@@ -93,6 +104,17 @@ pub(super) struct Scenario {
     pub(super) attack: Span,
     /// With a key, the mean time between forged data of a receiver, which has the key of the data; [`Span::ZERO`] for none.
     pub(super) insider: Span,
+    /// Whether one process of the sender makes all casts, as an agent does; otherwise each has a process and a port of its own.
+    pub(super) agent: bool,
+    /// Whether hosts know each other from the start, by the numbers of a fabric.
+    pub(super) fabric: bool,
+    pub(super) reads: Reads,
+    /// For how long a receiver that fell silent is invited again.
+    pub(super) retry: Span,
+    /// The bytes of a receive window.
+    pub(super) room: u64,
+    /// How many sessions a receiver takes at a time.
+    pub(super) max_sessions: u32,
 }
 
 /// What clocks read at the end of their range, less an hour.
@@ -124,7 +146,72 @@ pub(super) fn scenario(seed: u64) -> Scenario {
     // Without `--sync`, only `--overwrite` replaces what a power failure has made of a complete file.
     let power = sync || rng.chance(0.3);
     let overwrite = power || rng.chance(0.5);
-    let mut hosts: Vec<Host> = (0..=receivers)
+    let mut hosts = hosts(rng, receivers, overwrite);
+    let mut failures: Vec<Failure> =
+        (0..rng.below(7)).map(|_| failure(rng, receivers, power)).collect();
+    let chance = |rng: &mut Rng| pick(rng, &[0.0, 0.0, 0.001, 0.02]);
+    // A stream of its own, so that the rest of a seed is what it was before there were keys.
+    let keys = &mut Rng::stream(seed, 0, 0, "keys");
+    let key = keys.chance(0.5);
+    let attack = Span::from_us(pick(keys, &[0, 200, 2000, 20_000]));
+    for host in &mut hosts {
+        host.has_aes = keys.chance(0.7);
+    }
+    // As well: less and more than a sender's patience, and more than the time for which it waits for a receiver to return.
+    let times = &mut Rng::stream(seed, 0, 0, "preparing");
+    for host in hosts.iter_mut().skip(1) {
+        host.preparing = Span::from_ms(pick(times, &[0, 0, 20, 600, 5000, 12_000]));
+    }
+    let insider = Span::from_us(pick(keys, &[0, 300, 3000, 30_000]));
+    let spread = pick(rng, &[Spread::Unicast, Spread::Multicast, Spread::Multicast, Spread::Relay]);
+    let engine = &mut Rng::stream(seed, 0, 0, "engine");
+    for host in &mut hosts {
+        let ms = pick(engine, &[0, 0, 1, 20, 100]);
+        let mbps = pick(engine, &[100_000, 100_000, 500, 50]);
+        (host.disk_latency, host.disk_rate) = (Span::from_ms(ms), Rate(mbps * 1_000_000));
+        host.send_buffer = pick(engine, &[64 << 10, 256 << 10, 1 << 20]);
+        host.turn = Span::from_us(pick(engine, &[1, 1, 30, 300]));
+    }
+    // What goes wrong without any fault is seen only without faults.
+    if engine.chance(0.2) {
+        failures.clear();
+    } else {
+        failures.extend((0..engine.below(3)).map(|_| stall(engine, receivers)));
+    }
+    failures.sort_by_key(|failure| (failure.at, failure.host));
+    let reads = reads(engine);
+    if let Reads::Pipe { limit: Some(_), .. } = reads {
+        // Whoever joins late does not get the beginning.
+        hosts.iter_mut().for_each(|host| host.preparing = Span::ZERO);
+    }
+    Scenario {
+        seed,
+        files,
+        hosts,
+        spread,
+        fec_block: pick(rng, &[0, 8, 64]),
+        window: pick(rng, &[256 << 10, 8 << 20]),
+        sync,
+        overwrite,
+        loss: chance(rng),
+        duplication: chance(rng),
+        reordering: chance(rng),
+        failures,
+        key,
+        attack,
+        insider,
+        agent: engine.chance(0.3),
+        // The lists of hosts by which receivers relay need numbers that all know.
+        fabric: spread == Spread::Relay || engine.chance(0.25),
+        reads,
+        retry: Span::from_secs(pick(engine, &[0, 10, 10])),
+        room: pick(engine, &[1 << 20, 16 << 20]),
+        max_sessions: pick(engine, &[1, 16]),
+    }
+}
+
+fn hosts(rng: &mut Rng, receivers: u32, overwrite: bool) -> Vec<Host> {
+    (0..=receivers)
         .map(|host| {
             let older = if overwrite { [Before::Older, Before::Alike] } else { [Before::Same; 2] };
             let before = match rng.below(6) {
@@ -140,64 +227,47 @@ pub(super) fn scenario(seed: u64) -> Scenario {
                 before,
                 has_aes: true,
                 preparing: Span::ZERO,
+                disk_latency: Span::ZERO,
+                disk_rate: Rate(u64::MAX),
+                send_buffer: 0,
+                turn: Span::ZERO,
             }
         })
-        .collect();
-    let mut failures: Vec<Failure> = (0..rng.below(7))
-        .map(|_| {
-            let host = rng.below(u64::from(receivers) + 1) as u32;
-            let fault = match rng.below(10) {
-                0..=3 if host > 0 => {
-                    let operations = rng.chance(0.7).then(|| rng.below(200));
-                    Fault::Kill { operations }
-                }
-                0..=3 => Fault::Kill { operations: None },
-                4 | 5 if power && host > 0 => Fault::PowerFailure,
-                6 if host > 0 => Fault::DiskFull,
-                7 if host > 0 => Fault::DiskErrors,
-                8 if host > 0 => Fault::ShortWrites,
-                _ => Fault::Pause,
-            };
-            // Most of what happens, happens early.
-            let most =
-                if rng.chance(0.7) { FAILURES_UNTIL.as_ps() / 20 } else { FAILURES_UNTIL.as_ps() };
-            let (at, lasts) =
-                (Span::from_ps(rng.below(most)), Span::from_ps(rng.below(most) + 1_000_000));
-            Failure { host, at, lasts, fault }
-        })
-        .collect();
-    failures.sort_by_key(|failure| (failure.at, failure.host));
-    let chance = |rng: &mut Rng| pick(rng, &[0.0, 0.0, 0.001, 0.02]);
-    // A stream of its own, so that the rest of a seed is what it was before there were keys.
-    let keys = &mut Rng::stream(seed, 0, 0, "keys");
-    let key = keys.chance(0.5);
-    let attack = Span::from_us(pick(keys, &[0, 200, 2000, 20_000]));
-    for host in &mut hosts {
-        host.has_aes = keys.chance(0.7);
-    }
-    // As well: less and more than a sender's patience, and more than the time for which it waits for a receiver to return.
-    let times = &mut Rng::stream(seed, 0, 0, "preparing");
-    for host in hosts.iter_mut().skip(1) {
-        host.preparing = Span::from_ms(pick(times, &[0, 0, 20, 600, 5000, 12_000]));
-    }
-    let insider = Span::from_us(pick(keys, &[0, 300, 3000, 30_000]));
-    Scenario {
-        seed,
-        files,
-        hosts,
-        spread: pick(rng, &[Spread::Unicast, Spread::Multicast, Spread::Multicast, Spread::Relay]),
-        fec_block: pick(rng, &[0, 8, 64]),
-        window: pick(rng, &[256 << 10, 8 << 20]),
-        sync,
-        overwrite,
-        loss: chance(rng),
-        duplication: chance(rng),
-        reordering: chance(rng),
-        failures,
-        key,
-        attack,
-        insider,
-    }
+        .collect()
+}
+
+/// A failure. With `power`, also of the power.
+fn failure(rng: &mut Rng, receivers: u32, power: bool) -> Failure {
+    let host = rng.below(u64::from(receivers) + 1) as u32;
+    let fault = match rng.below(10) {
+        0..=3 if host > 0 => {
+            let operations = rng.chance(0.7).then(|| rng.below(200));
+            Fault::Kill { operations }
+        }
+        0..=3 => Fault::Kill { operations: None },
+        4 | 5 if power && host > 0 => Fault::PowerFailure,
+        6 if host > 0 => Fault::DiskFull,
+        7 if host > 0 => Fault::DiskErrors,
+        8 if host > 0 => Fault::ShortWrites,
+        _ => Fault::Pause,
+    };
+    // Most of what happens, happens early.
+    let most = if rng.chance(0.7) { FAILURES_UNTIL.as_ps() / 20 } else { FAILURES_UNTIL.as_ps() };
+    let (at, lasts) = (Span::from_ps(rng.below(most)), Span::from_ps(rng.below(most) + 1_000_000));
+    Failure { host, at, lasts, fault }
+}
+
+/// A time in which a receiver's disk stands still.
+fn stall(rng: &mut Rng, receivers: u32) -> Failure {
+    let host = 1 + rng.below(u64::from(receivers)) as u32;
+    let (at, lasts) = (rng.below(1000), pick(rng, &[10, 300, 2000, 5000]));
+    Failure { host, at: Span::from_ms(at), lasts: Span::from_ms(lasts), fault: Fault::DiskStalls }
+}
+
+fn reads(rng: &mut Rng) -> Reads {
+    let rate = Rate(pick(rng, &[20, 200, 2000]) * 1_000_000);
+    let limit = rng.chance(0.5).then_some(2 << 20);
+    pick(rng, &[Reads::Memory, Reads::Memory, Reads::Files, Reads::Pipe { rate, limit }])
 }
 
 impl Scenario {
@@ -220,6 +290,11 @@ impl Scenario {
             text,
             "sync = {sync}\noverwrite = {overwrite}\nkey = {key}\nattack = \"{attack}\"\ninsider = \"{insider}\""
         );
+        let Self { agent, fabric, reads, retry, room, max_sessions, .. } = self;
+        let _ = writeln!(
+            text,
+            "agent = {agent}\nfabric = {fabric}\nreads = \"{reads:?}\"\nretry = \"{retry}\"\nroom = {room}\nmax_sessions = {max_sessions}"
+        );
         let Self { loss, duplication, reordering, .. } = self;
         let _ =
             writeln!(text, "loss = {loss}\nduplication = {duplication}\nreordering = {reordering}");
@@ -227,12 +302,17 @@ impl Scenario {
             let _ = writeln!(text, "\n[[file]]\npath = \"{path}\"\nlength = {length}");
         }
         for (number, host) in self.hosts.iter().enumerate() {
-            let Host { mtu, rate, delay, clock, before, has_aes, preparing } = host;
+            let Host { mtu, rate, delay, clock, before, has_aes, preparing, .. } = host;
+            let Host { disk_latency, disk_rate, send_buffer, turn, .. } = host;
             let _ = writeln!(text, "\n[[host]]\nnumber = {number}\nmtu = {mtu}\nlink = \"{rate}\"");
             let _ = writeln!(
                 text,
                 "delay = \"{delay}\"\nclock_ticks = {}\nhas = \"{before:?}\"\nhas_aes = {has_aes}\npreparing = \"{preparing}\"",
                 clock.ticks()
+            );
+            let _ = writeln!(
+                text,
+                "disk_latency = \"{disk_latency}\"\ndisk_rate = \"{disk_rate}\"\nsend_buffer = {send_buffer}\nturn = \"{turn}\""
             );
         }
         for Failure { host, at, lasts, fault } in &self.failures {

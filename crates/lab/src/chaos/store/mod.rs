@@ -5,18 +5,19 @@
 //! not synced; processes handle nothing for a while; disks are full, fail, and write less than they were given; links have MTUs and
 //! rates of their own; clocks begin anywhere up to an hour before the end of their range. Half of the seeds have a key: processes that are
 //! started again have lost their sessions, somebody replays, returns, changes and cuts off recorded datagrams, and a receiver forges data
-//! for the others, which verify what they pass on. The code is that of the
-//! product from datagrams ([`rackweave_crypt`], [`rackweave_wire`]) and packets ([`rackweave_group::orca`]) to files
-//! ([`rackweave_cast::sink::Folder`]); what is between, `cast::orca::Engine` with its sockets and threads, is replaced by `process` and
-//! `secure`.
+//! for the others, which verify what they pass on. The code is the product's from datagrams to files: [`rackweave_cast::orca::Engine`] on
+//! simulated sockets, clocks and random numbers ([`super::platform`]), whose sinks ([`rackweave_cast::sink::Folder`]) work on a simulated
+//! disk. What a thread does there is done step by step, each when the disk has had its time, which it may also let pass without an answer.
 //!
 //! What must hold: a file that has its name has the bytes that were sent (or those that it had before); what was reported as
-//! complete, by a receiver or by exit code 0, is complete, and with `--sync` would be after a power failure at that moment; and after the
-//! last failure a repeated `send` ends with exit code 0.
+//! complete, by a receiver or by exit code 0, is complete, and with `--sync` would be after a power failure at that moment; a sink gets no
+//! byte that was not sent; a `send` whose receivers have all completed ends with exit code 0, and so does one that begins after the last
+//! failure; and no receiver is invited again for bytes that a pipe has given back.
 
 mod draw;
+mod insider;
 mod process;
-mod secure;
+mod source;
 mod world;
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -65,23 +66,27 @@ mod tests {
     /// What the seeds are for occurs in the first of them.
     #[test]
     fn the_first_seeds_have_keys_attacks_and_receivers_that_prepare() {
-        let (mut forged, mut replayed, mut found, mut prepared) = (0, 0, 0, [0; 2]);
-        for (seed, outcome) in (0..40).filter_map(|seed| Some((seed, run(seed).ok()?))) {
-            forged += outcome.refused.forged;
-            replayed += outcome.refused.replayed;
-            found += outcome.forged;
+        let (mut all, mut prepared) = ([0; 4], [0; 2]);
+        for (seed, outcome) in (0..20).filter_map(|seed| Some((seed, run(seed).ok()?))) {
+            let it = outcome.stats;
+            let counts = [it.malformed, it.replayed, it.forged, it.challenged];
+            all.iter_mut().zip(counts).for_each(|(all, count)| *all += count);
             // Senders wait for receivers that prepare, with a key and without one.
             let waits = outcome.trace.iter().filter(|line| line.contains(" prepares")).count();
             prepared[usize::from(draw::scenario(seed).key)] += waits;
         }
-        assert!(forged > 0 && replayed > 0 && found > 5, "{forged} {replayed} {found}");
-        assert!(prepared.iter().all(|waits| *waits > 50), "{prepared:?}");
+        assert!(all.iter().all(|count| *count > 2), "{all:?}");
+        assert!(prepared.iter().all(|waits| *waits > 20), "{prepared:?}");
     }
 
-    /// A probe that was sealed as before was refused as a replay, so that its receiver, behind an MTU of 1300, got a packet a second.
+    /// 141: a probe that was sealed as before was refused as a replay, so that its receiver, behind an MTU of 1300, got a packet a second.
+    /// 187: with a key, a window of 1 MiB ended within a packet, which was never sent. 656: a receiver with a key whose disk took longer than
+    /// three seconds for the end of the stream was given up.
     #[test]
-    fn a_receiver_answers_a_probe_with_a_packet_that_it_has() {
-        assert_eq!(run(141).map(|outcome| outcome.verdict), Ok(Ok(())));
+    fn seeds_that_have_failed_hold() {
+        for seed in [141, 187, 656] {
+            assert_eq!(run(seed).map(|outcome| outcome.verdict), Ok(Ok(())), "{seed}");
+        }
     }
 
     #[test]

@@ -1,19 +1,23 @@
 //! The machines of a run, the network between them, and what must hold.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 
 use rackweave_cast::format::tree::{TreeHash, chunk_hash};
 use rackweave_cast::format::{self, CHUNK, FileHeader, StreamDigest};
-use rackweave_core::{HostId, Rng, Span, Time, frame};
-use rackweave_wire::orca::{TO_AGENT, TO_GROUP};
+use rackweave_cast::orca::Stats;
+use rackweave_core::{Rng, Span, Time, frame};
+use rackweave_wire::orca::{GROUP, PORT};
 
+use super::super::platform::{Datagram, Simulated};
 use super::disk::{Disk, Failing};
-use super::draw::{Before, FAILURES_UNTIL, Failure, Fault, Scenario};
-use super::process::{Process, Report, Stream};
-use super::secure::{Carried, IP_UDP_BYTES, Insider, Refused};
+use super::draw::{Before, FAILURES_UNTIL, Failure, Fault, Host, Scenario};
+use super::insider::Insider;
+use super::process::{Process, Report, host_at, ip};
+use super::source::{Reads, Stream};
 
 /// Every run is over by then, long after the last failure.
 const LIMIT: Span = Span::from_secs(300);
@@ -21,24 +25,32 @@ const LIMIT: Span = Span::from_secs(300);
 /// `cast send` is repeated this long after it has ended.
 const SEND_AGAIN: Span = Span::from_ms(500);
 
+/// A `send` that begins this long after the last failure must end with exit code 0: longer than a receiver's patience with a sender
+/// that was killed, whose session may have its only place.
+const RECOVERY: Span = Span::from_secs(5);
+
 /// A switch drops what would make a host's queue longer than this.
 const QUEUE_BYTES: u64 = 512 << 10;
 
-/// Datagrams that wait for a process that stutters; more do not fit into its socket's buffer.
+/// Datagrams that wait for a process; more do not fit into its socket's buffer.
 const SOCKET: usize = 2000;
 
 /// Datagrams that the attacker remembers.
 const RECORDED: usize = 500;
 
-/// More events at one instant than a run can need.
-const MOST_AT_ONCE: u32 = 1_000_000;
+/// Headers of IP and UDP.
+const IP_UDP_BYTES: usize = 28;
+
+/// The time of day at the start, in nanoseconds since 1970.
+const TODAY_NS: u64 = 1_790_000_000_000_000_000;
 
 /// The time of the files that are sent, and of older ones.
 const MODIFIED: (i64, u32) = (1_700_000_000, 5);
 const OLDER: (i64, u32) = (1_600_000_000, 0);
 
 enum Event {
-    Arrival(usize, Box<Carried>),
+    /// A datagram, and the port that it is for; `None` for one to the group.
+    Arrival(usize, Option<u16>, Datagram),
     Attack,
     /// A receiver forges data.
     Forge,
@@ -46,21 +58,39 @@ enum Event {
     /// The end of a failure of the disk.
     Healed(usize),
     Up(usize),
-    /// The end of a stutter.
+    /// The end of a pause.
     Awake(usize),
     Send,
 }
 
 struct Machine {
-    process: Process,
-    clock: Time,
+    platform: Simulated,
+    disk: Disk,
+    /// `None` while it is down.
+    process: Option<Process>,
+    started: Time,
+    port: u16,
+    /// When its engine has its next turn.
+    wake: Option<Time>,
     /// When its link is free in each direction.
     up_free: Time,
     down_free: Time,
-    /// Whether it has nothing to send until something happens.
-    is_idle: bool,
     asleep: u32,
-    inbox: VecDeque<Carried>,
+    /// Until when its disk stands still.
+    stalled: Time,
+}
+
+impl Machine {
+    /// Returns when its process does something next.
+    fn next(&self) -> Option<Time> {
+        let process = self.process.as_ref().filter(|_| self.asleep == 0)?;
+        let step = process.next_step().map(|at| at.max(self.stalled));
+        [self.wake, step].into_iter().flatten().min()
+    }
+
+    fn wake_at(&mut self, at: Time) {
+        self.wake = Some(self.wake.map_or(at, |wake| wake.min(at)));
+    }
 }
 
 /// What a run gave.
@@ -73,9 +103,8 @@ pub(super) struct Outcome {
     pub(super) received: u64,
     pub(super) failed: u64,
     pub(super) digest: u64,
-    pub(super) refused: Refused,
-    /// How often receivers have found bytes that were not the sender's.
-    pub(super) forged: u64,
+    /// The counters of all engines.
+    pub(super) stats: Stats,
     pub(super) trace: Vec<String>,
     pub(super) verdict: Result<(), String>,
 }
@@ -90,13 +119,15 @@ pub(super) struct World<'a> {
     attacker: Rng,
     insider: Option<Insider>,
     stream: Arc<Stream>,
-    recorded: Vec<(HostId, HostId, Vec<u8>)>,
+    recorded: Vec<(SocketAddr, SocketAddr, Vec<u8>)>,
     contents: Vec<Vec<u8>>,
     hasher: DefaultHasher,
     /// Hosts whose complete files a power failure may have changed.
     unsure: Vec<bool>,
     /// When the last failure has ended.
     calm_at: Time,
+    /// When the present `send` has begun.
+    sent_at: Time,
     outcome: Outcome,
 }
 
@@ -158,28 +189,10 @@ impl<'a> World<'a> {
             .zip(&scenario.files)
             .map(|(n, file)| content(scenario.seed, n, file.length))
             .collect();
-        let stream = Arc::new(stream(scenario, &contents));
-        let machines = (0..).zip(&scenario.hosts).map(|(number, host)| {
-            let disk = Disk::new(Rng::stream(scenario.seed, 0, number, "disk"));
-            let (path, bytes) = (scenario.files[0].path.as_bytes(), &contents[0]);
-            let other: Vec<u8> = bytes.iter().map(|byte| byte ^ 1).collect();
-            match host.before {
-                Before::Nothing => {}
-                Before::Same => disk.put(path, bytes, 0o640, MODIFIED),
-                Before::Alike => disk.put(path, &other, 0o640, MODIFIED),
-                Before::Older => disk.put(path, &[&other[..], b"more"].concat(), 0o600, OLDER),
-            }
-            Machine {
-                process: Process::new(number as u32, disk, Arc::clone(&stream), scenario),
-                clock: host.clock,
-                up_free: Time::ZERO,
-                down_free: Time::ZERO,
-                is_idle: true,
-                asleep: 0,
-                inbox: VecDeque::new(),
-            }
-        });
-        let machines: Vec<Machine> = machines.collect();
+        let machines: Vec<Machine> = (0..)
+            .zip(&scenario.hosts)
+            .map(|(number, host)| machine(scenario, number, host, &contents[0]))
+            .collect();
         let calm_at = scenario.failures.iter().map(|it| it.at + it.lasts).max();
         let mut world = Self {
             scenario,
@@ -191,11 +204,12 @@ impl<'a> World<'a> {
             rng: Rng::stream(scenario.seed, 0, 0, "network"),
             attacker: Rng::stream(scenario.seed, 0, 0, "attacker"),
             insider: None,
-            stream,
+            stream: Arc::new(stream(scenario, &contents)),
             recorded: Vec::new(),
             contents,
             hasher: DefaultHasher::new(),
             calm_at: Time::ZERO + calm_at.unwrap_or_default(),
+            sent_at: Time::ZERO,
             outcome: Outcome {
                 packets: 0,
                 drops: 0,
@@ -203,8 +217,7 @@ impl<'a> World<'a> {
                 received: 0,
                 failed: 0,
                 digest: 0,
-                refused: Refused::default(),
-                forged: 0,
+                stats: Stats::default(),
                 trace: Vec::new(),
                 verdict: Ok(()),
             },
@@ -212,6 +225,9 @@ impl<'a> World<'a> {
         for (index, failure) in scenario.failures.iter().enumerate() {
             debug_assert!(failure.at <= FAILURES_UNTIL);
             world.at(Time::ZERO + failure.at, Event::Failure(index));
+        }
+        for host in 1..world.machines.len() {
+            world.at(Time::ZERO, Event::Up(host));
         }
         world.at(Time::ZERO, Event::Send);
         if scenario.key && scenario.attack > Span::ZERO {
@@ -236,8 +252,9 @@ impl<'a> World<'a> {
         self.outcome.trace.push(line);
     }
 
+    /// The time on the clock of a host's process.
     fn local(&self, host: usize) -> Time {
-        Time::from_ticks(self.machines[host].clock.ticks() + self.now.ticks())
+        self.scenario.hosts[host].clock + self.now.since(self.machines[host].started)
     }
 
     /// Runs it, and returns what it gave.
@@ -247,11 +264,8 @@ impl<'a> World<'a> {
             let line = format!("{:>14.3} us  {why}", self.now.as_us_f64());
             self.outcome.trace.push(line);
         }
-        for machine in &self.machines {
-            let Refused { forged, replayed } = machine.process.refused();
-            self.outcome.refused.forged += forged;
-            self.outcome.refused.replayed += replayed;
-            self.outcome.forged += machine.process.forged;
+        for host in 0..self.machines.len() {
+            self.count(host);
         }
         self.outcome.digest = self.hasher.finish();
         self.outcome.verdict = verdict;
@@ -259,184 +273,215 @@ impl<'a> World<'a> {
     }
 
     fn advance(&mut self) -> Result<(), String> {
-        let mut at_once = 0;
         loop {
-            for host in 0..self.machines.len() {
-                self.transmit(host);
-            }
-            let Some(next) = self.next() else { return Err("nothing happens any more".into()) };
-            at_once = if next > self.now { 0 } else { at_once + 1 };
-            if at_once > MOST_AT_ONCE {
-                return Err("time stands still".to_owned());
-            }
+            let next = self.queue.first_key_value().map(|((at, _), _)| *at);
+            let next = self.machines.iter().filter_map(Machine::next).chain(next).min();
+            let Some(next) = next else { return Err("nothing happens any more".into()) };
             self.now = self.now.max(next);
             if self.now > Time::ZERO + LIMIT {
                 return Err(self.unfinished());
             }
             self.outcome.events += 1;
-            for host in 0..self.machines.len() {
-                let now = self.local(host);
-                let machine = &mut self.machines[host];
-                let runs = machine.process.is_up && machine.asleep == 0;
-                if runs && machine.process.poll_timeout().is_some_and(|at| at <= now) {
-                    machine.process.handle_timeout(now);
-                    machine.is_idle = false;
-                    if self.after(host)? {
-                        return Ok(());
-                    }
-                }
-            }
             while let Some(entry) = self.queue.first_entry()
                 && entry.key().0 <= self.now
             {
                 let event = entry.remove();
-                if self.handle(event)? {
+                self.handle(event)?;
+            }
+            for host in 0..self.machines.len() {
+                if self.proceed(host)? {
                     return Ok(());
                 }
             }
         }
     }
 
-    /// When something happens next.
-    fn next(&self) -> Option<Time> {
-        let mut next = self.queue.first_key_value().map(|((at, _), _)| *at);
-        for machine in &self.machines {
-            if !machine.process.is_up || machine.asleep > 0 {
-                continue;
-            }
-            let timer = machine.process.poll_timeout();
-            let timer = timer.map(|at| Time::ZERO + at.since(machine.clock));
-            let link = (!machine.is_idle).then_some(machine.up_free);
-            next = [next, timer, link].into_iter().flatten().min();
-        }
-        next
-    }
-
-    /// Sends what a host's link has room for.
-    fn transmit(&mut self, host: usize) {
-        let now = self.local(host);
-        while self.machines[host].up_free <= self.now {
+    /// Lets a process do what is due. Returns whether the run is over.
+    fn proceed(&mut self, host: usize) -> Result<bool, String> {
+        let now = self.now;
+        while self.machines[host].next().is_some_and(|at| at <= now) {
             let machine = &mut self.machines[host];
-            if !machine.process.is_up || machine.asleep > 0 {
-                return;
-            }
-            let Some(packet) = machine.process.poll_transmit(now) else {
-                machine.is_idle = true;
-                return;
-            };
-            let config = &self.scenario.hosts[host];
-            machine.up_free = self.now + config.rate.span_of(wire_bytes(&packet));
-            let at_switch = machine.up_free + config.delay;
-            self.outcome.packets += 1;
-            if l3_bytes(&packet) > config.mtu {
-                self.outcome.drops += 1;
-                continue;
-            }
-            self.record(&packet);
-            let group = [TO_GROUP, TO_AGENT].contains(&packet.to());
-            for to in 0..self.machines.len() {
-                if to != host && (group || packet.to() == HostId(to as u32)) {
-                    self.forward(at_switch, to, &packet);
+            let Some(process) = &mut machine.process else { break };
+            if machine.stalled <= now && process.step(now) {
+                if machine.disk.is_dead() {
+                    self.trace(host, "is killed in an operation of its disk");
+                    let lasts = Span::from_ps(self.rng.below(1_000_000_000_000));
+                    self.kill(host, now + lasts, false)?;
+                    break;
                 }
+                machine.wake_at(now);
+                self.poll_sinks(host);
+            } else if self.turn(host)? {
+                return Ok(true);
             }
+        }
+        Ok(false)
+    }
+
+    fn poll_sinks(&mut self, host: usize) {
+        let machine = &mut self.machines[host];
+        if let Some(process) = &mut machine.process
+            && process.poll_sinks(self.now, &self.scenario.hosts[host])
+        {
+            machine.wake_at(self.now);
         }
     }
 
-    /// Passes a packet from the switch to a host.
-    fn forward(&mut self, at_switch: Time, to: usize, packet: &Carried) {
-        let Scenario { loss, duplication, reordering, .. } = *self.scenario;
-        let config = &self.scenario.hosts[to];
-        let machine = &mut self.machines[to];
-        let start = at_switch.max(machine.down_free);
-        let is_full = start.since(at_switch) > config.rate.span_of(QUEUE_BYTES);
-        if l3_bytes(packet) > config.mtu || is_full || self.rng.chance(loss) {
+    /// One turn of a process, as its command's loop makes it. Returns whether the run is over.
+    fn turn(&mut self, host: usize) -> Result<bool, String> {
+        let local = self.local(host);
+        let Host { rate, send_buffer, turn, .. } = self.scenario.hosts[host];
+        let machine = &mut self.machines[host];
+        let Some(process) = &mut machine.process else { return Ok(false) };
+        let waiting = rate.bytes_in(machine.up_free.since(self.now)) as usize;
+        {
+            let mut state = machine.platform.state();
+            (state.now, state.room) = (local, send_buffer.saturating_sub(waiting));
+        }
+        let next = process.turn(local).map_err(|error| format!("host {host}: {error}"))?;
+        let soon = self.now + turn;
+        // The clocks of the process and of the world have one rate.
+        let next = next.map(|at| soon.max(self.now.saturating_add(at.since(local))));
+        let blocked = process.is_blocked().then(|| soon.max(self.now + rate.span_of(9000)));
+        machine.wake = [next, blocked].into_iter().flatten().min();
+        let sent = std::mem::take(&mut machine.platform.state().sent);
+        for datagram in sent {
+            self.send(host, datagram);
+        }
+        self.poll_sinks(host);
+        self.after(host)
+    }
+
+    fn send(&mut self, host: usize, (to, class, bytes): Datagram) {
+        let Host { mtu, rate, delay, .. } = self.scenario.hosts[host];
+        let machine = &mut self.machines[host];
+        machine.up_free = machine.up_free.max(self.now) + rate.span_of(wire_bytes(&bytes));
+        let at_switch = machine.up_free + delay;
+        let from = SocketAddr::new(ip(host), machine.port);
+        self.outcome.packets += 1;
+        if bytes.len() + IP_UDP_BYTES > mtu as usize {
             self.outcome.drops += 1;
             return;
         }
-        machine.down_free = start + config.rate.span_of(wire_bytes(packet));
-        let arrival = machine.down_free + config.delay;
-        let copies = 1 + u64::from(self.rng.chance(duplication));
-        for _ in 0..copies {
-            let late = if self.rng.chance(reordering) { self.rng.below(2_000_000_000) } else { 0 };
-            self.at(arrival + Span::from_ps(late), Event::Arrival(to, Box::new(packet.clone())));
+        self.record(from, to, &bytes);
+        if to.ip() == IpAddr::V4(Ipv4Addr::from(GROUP)) {
+            for other in (0..self.machines.len()).filter(|other| *other != host) {
+                let platform = &self.machines[other].platform;
+                if platform.state().in_group {
+                    self.forward(at_switch, other, None, (from, class, bytes.clone()));
+                }
+            }
+        } else if let Some(other) = host_at(to.ip()).filter(|it| *it < self.machines.len()) {
+            self.forward(at_switch, other, Some(to.port()), (from, class, bytes));
         }
     }
 
-    fn handle(&mut self, event: Event) -> Result<bool, String> {
+    /// Passes a datagram from the switch to a host.
+    fn forward(&mut self, at_switch: Time, to: usize, port: Option<u16>, datagram: Datagram) {
+        let Scenario { loss, duplication, .. } = *self.scenario;
+        let Host { mtu, rate, delay, .. } = self.scenario.hosts[to];
+        let machine = &mut self.machines[to];
+        let start = at_switch.max(machine.down_free);
+        let is_full = start.since(at_switch) > rate.span_of(QUEUE_BYTES);
+        let is_long = datagram.2.len() + IP_UDP_BYTES > mtu as usize;
+        if is_long || is_full || self.rng.chance(loss) {
+            self.outcome.drops += 1;
+            return;
+        }
+        machine.down_free = start + rate.span_of(wire_bytes(&datagram.2));
+        let arrival = machine.down_free + delay;
+        if self.rng.chance(duplication) {
+            self.arrive(arrival, to, port, datagram.clone());
+        }
+        self.arrive(arrival, to, port, datagram);
+    }
+
+    fn arrive(&mut self, at: Time, to: usize, port: Option<u16>, datagram: Datagram) {
+        let late = self.rng.chance(self.scenario.reordering);
+        let late = if late { self.rng.below(2_000_000_000) } else { 0 };
+        self.at(at + Span::from_ps(late), Event::Arrival(to, port, datagram));
+    }
+
+    fn handle(&mut self, event: Event) -> Result<(), String> {
         match event {
-            Event::Arrival(host, packet) => {
-                (self.now, host, wire_bytes(&packet)).hash(&mut self.hasher);
+            Event::Arrival(host, port, datagram) => {
+                (self.now.as_ps(), host, datagram.2.len()).hash(&mut self.hasher);
                 let machine = &mut self.machines[host];
-                if !machine.process.is_up {
-                    return Ok(false);
-                }
-                if machine.asleep > 0 {
-                    if machine.inbox.len() < SOCKET {
-                        machine.inbox.push_back(*packet);
-                    }
-                    return Ok(false);
-                }
-                self.arrive(host, &packet)
-            }
-            Event::Attack => {
-                self.attack();
-                Ok(false)
-            }
-            Event::Forge => {
-                self.forge();
-                Ok(false)
-            }
-            Event::Failure(index) => self.fail(self.scenario.failures[index], index),
-            Event::Healed(host) => {
-                self.machines[host].process.disk.set_failing(Failing::default());
-                self.trace(host, "the disk works again");
-                Ok(false)
-            }
-            Event::Up(host) => {
-                let process = &mut self.machines[host].process;
-                if !process.is_up {
-                    process.is_up = true;
-                    self.trace(host, "is started");
-                    if host == 0 {
-                        self.at(self.now, Event::Send);
-                    }
-                }
-                Ok(false)
-            }
-            Event::Awake(host) => {
-                let machine = &mut self.machines[host];
-                machine.asleep -= 1;
-                machine.is_idle = false;
-                while self.machines[host].asleep == 0
-                    && self.machines[host].process.is_up
-                    && let Some(packet) = self.machines[host].inbox.pop_front()
+                let mut state = machine.platform.state();
+                if machine.process.is_some()
+                    && port.is_none_or(|port| port == machine.port)
+                    && state.inbox.len() < SOCKET
                 {
-                    if self.arrive(host, &packet)? {
-                        return Ok(true);
-                    }
+                    state.inbox.push_back(datagram);
+                    drop(state);
+                    machine.wake_at(self.now);
+                } else {
+                    self.outcome.drops += 1;
                 }
-                Ok(false)
             }
-            Event::Send => {
-                let to: Vec<_> = (1..self.machines.len() as u32).map(HostId).collect();
-                let now = self.local(0);
-                let machine = &mut self.machines[0];
-                if machine.process.is_up && !machine.process.is_sending() {
-                    machine.is_idle = false;
-                    machine.process.send(now, &to);
-                    self.trace(0, "sends");
+            Event::Attack => self.attack(),
+            Event::Forge => self.forge(),
+            Event::Failure(index) => self.fail(self.scenario.failures[index], index)?,
+            Event::Healed(host) => {
+                self.machines[host].disk.set_failing(Failing::default());
+                self.trace(host, "the disk works again");
+            }
+            Event::Up(0) => self.at(self.now, Event::Send),
+            Event::Up(host) => {
+                if self.machines[host].process.is_none() {
+                    self.start(host)?;
                 }
-                self.after(0)
             }
+            Event::Awake(host) => self.machines[host].asleep -= 1,
+            Event::Send => self.begin()?,
         }
+        Ok(())
     }
 
-    fn record(&mut self, carried: &Carried) {
-        if let Carried::Bytes { from, to, bytes } = carried
-            && self.scenario.attack > Span::ZERO
-            && self.attacker.chance(0.5)
+    /// Starts a process.
+    fn start(&mut self, host: usize) -> Result<(), String> {
+        let machine = &mut self.machines[host];
+        (machine.started, machine.wake) = (self.now, Some(self.now));
+        // The system gives each sender another port. That of a fabric's host is known to the others.
+        if host == 0 && !self.scenario.fabric {
+            machine.port = machine.port.wrapping_add(1).max(40_000);
+        }
+        let realtime_ns = TODAY_NS + self.now.as_ns();
         {
-            let recorded = (*from, *to, bytes.clone());
+            let mut state = machine.platform.state();
+            (state.now, state.realtime_ns) = (self.scenario.hosts[host].clock, realtime_ns);
+        }
+        let Machine { platform, disk, port, .. } = machine;
+        let files = (&*disk, &self.stream);
+        machine.process = Some(Process::start(host, *port, platform, files, self.scenario)?);
+        self.trace(host, "is started");
+        Ok(())
+    }
+
+    /// Begins a `send`, unless one is under way.
+    fn begin(&mut self) -> Result<(), String> {
+        let process = self.machines[0].process.as_ref();
+        if process.is_some_and(Process::is_sending) {
+            return Ok(());
+        }
+        if process.is_none() {
+            self.start(0)?;
+        }
+        let local = self.local(0);
+        let machine = &mut self.machines[0];
+        machine.platform.state().now = local;
+        if let Some(process) = &mut machine.process {
+            process.send(local, &self.stream, self.scenario);
+        }
+        machine.wake_at(self.now);
+        self.sent_at = self.now;
+        self.trace(0, "sends");
+        Ok(())
+    }
+
+    fn record(&mut self, from: SocketAddr, to: SocketAddr, bytes: &[u8]) {
+        if self.scenario.key && self.scenario.attack > Span::ZERO && self.attacker.chance(0.5) {
+            let recorded = (from, to, bytes.to_vec());
             if self.recorded.len() < RECORDED {
                 self.recorded.push(recorded);
             } else {
@@ -448,16 +493,18 @@ impl<'a> World<'a> {
 
     /// Sends a datagram of somebody who has recorded others.
     fn attack(&mut self) {
-        let hosts = self.machines.len() as u64;
+        let ports: Vec<u16> = self.machines.iter().map(|machine| machine.port).collect();
         let rng = &mut self.attacker;
         let gap = rng.exponential(self.scenario.attack.as_ps() as f64) as u64;
         let next = self.now + Span::from_ps(gap + 1);
         let count = self.recorded.len() as u64;
         if count > 0 {
             let (from, to, mut bytes) = self.recorded[rng.below(count) as usize].clone();
-            let any = |rng: &mut Rng| HostId(rng.below(hosts) as u32);
-            let is_group = [TO_GROUP, TO_AGENT].contains(&to);
-            let to = if is_group { any(rng) } else { to };
+            let any = |rng: &mut Rng| {
+                let host = rng.below(ports.len() as u64) as usize;
+                SocketAddr::new(ip(host), ports[host])
+            };
+            let to = if host_at(to.ip()).is_none() { any(rng) } else { to };
             let (from, to) = match rng.below(6) {
                 // A replay from its own address, from any, or to its sender.
                 0 | 1 => (from, to),
@@ -475,9 +522,10 @@ impl<'a> World<'a> {
                     (from, to)
                 }
             };
-            if from != to {
-                let forged = Carried::Bytes { from, to, bytes };
-                self.at(self.now, Event::Arrival(to.0 as usize, Box::new(forged)));
+            if from != to
+                && let Some(host) = host_at(to.ip())
+            {
+                self.at(self.now, Event::Arrival(host, Some(to.port()), (from, 0, bytes)));
             }
         }
         self.at(next, Event::Attack);
@@ -488,80 +536,101 @@ impl<'a> World<'a> {
         let rng = &mut self.attacker;
         let gap = rng.exponential(self.scenario.insider.as_ps() as f64) as u64;
         let next = self.now + Span::from_ps(gap + 1);
-        if let Some((session, sealer)) = self.machines[0].process.sealer() {
+        let sealer = self.machines[0].process.as_ref().and_then(Process::sealer);
+        if let Some((session, sealer)) = sealer {
             if self.insider.as_ref().is_none_or(|insider| insider.session() != session) {
                 self.insider = Some(Insider::new(session, sealer, rng));
             }
             // Data is not bound to an address.
             let hosts = self.machines.len() as u64;
-            let to = HostId(1 + rng.below(hosts - 1) as u32);
-            let from = HostId(((u64::from(to.0) + 1 + rng.below(hosts - 1)) % hosts) as u32);
+            let to = 1 + rng.below(hosts - 1);
+            let from = ((to + 1 + rng.below(hosts - 1)) % hosts) as usize;
+            let from = SocketAddr::new(ip(from), self.machines[from].port);
             if let Some(bytes) = self.insider.as_mut().and_then(|it| it.forge(&self.stream)) {
-                let forged = Carried::Bytes { from, to, bytes };
-                self.at(self.now, Event::Arrival(to.0 as usize, Box::new(forged)));
+                self.at(self.now, Event::Arrival(to as usize, None, (from, 0, bytes)));
             }
         }
         self.at(next, Event::Forge);
     }
 
-    fn arrive(&mut self, host: usize, packet: &Carried) -> Result<bool, String> {
-        let now = self.local(host);
-        let machine = &mut self.machines[host];
-        machine.process.receive(now, packet);
-        machine.is_idle = false;
-        self.after(host)
-    }
-
-    fn fail(&mut self, failure: Failure, index: usize) -> Result<bool, String> {
+    fn fail(&mut self, failure: Failure, index: usize) -> Result<(), String> {
         let host = failure.host as usize;
         let until = self.now + failure.lasts;
         self.trace(host, &format!("failure {index}: {:?}, {}", failure.fault, failure.lasts));
-        let disk = self.machines[host].process.disk.clone();
+        let machine = &mut self.machines[host];
+        let fails_with = |failing: Failing| machine.disk.set_failing(failing);
         match failure.fault {
-            Fault::Kill { operations: None } => self.kill(host, until, false)?,
+            Fault::Kill { operations: None } => return self.kill(host, until, false),
             Fault::Kill { operations } => {
-                if self.machines[host].process.is_up {
-                    disk.kill_after(operations);
-                    if disk.is_dead() {
-                        self.kill(host, until, false)?;
+                if machine.process.is_some() {
+                    machine.disk.kill_after(operations);
+                    if machine.disk.is_dead() {
+                        return self.kill(host, until, false);
                     }
                 }
             }
-            Fault::PowerFailure => self.kill(host, until, true)?,
+            Fault::PowerFailure => return self.kill(host, until, true),
             Fault::Pause => {
-                self.machines[host].asleep += 1;
+                machine.asleep += 1;
                 self.at(until, Event::Awake(host));
             }
-            Fault::DiskFull => disk.set_failing(Failing { full: true, ..Failing::default() }),
-            Fault::DiskErrors => disk.set_failing(Failing { error: 0.01, ..Failing::default() }),
-            Fault::ShortWrites => disk.set_failing(Failing { short: 0.3, ..Failing::default() }),
+            Fault::DiskStalls => machine.stalled = machine.stalled.max(until),
+            Fault::DiskFull => fails_with(Failing { full: true, ..Failing::default() }),
+            Fault::DiskErrors => fails_with(Failing { error: 0.01, ..Failing::default() }),
+            Fault::ShortWrites => fails_with(Failing { short: 0.3, ..Failing::default() }),
         }
         if matches!(failure.fault, Fault::DiskFull | Fault::DiskErrors | Fault::ShortWrites) {
             self.at(until, Event::Healed(host));
         }
-        Ok(false)
+        Ok(())
     }
 
     /// Ends a process, or takes the power from its machine, until it is started again.
     fn kill(&mut self, host: usize, until: Time, power: bool) -> Result<(), String> {
-        let machine = &mut self.machines[host];
-        machine.process.kill();
-        machine.inbox.clear();
-        machine.is_idle = true;
+        // Nothing that its memory's end causes reaches the disk.
+        self.machines[host].disk.kill_after(Some(0));
+        self.stop(host);
+        let disk = &self.machines[host].disk;
+        disk.release();
         if power {
-            machine.process.disk.lose_power();
+            disk.lose_power();
             self.unsure[host] = !self.scenario.sync;
         }
         self.at(until, Event::Up(host));
-        self.check_names(host, &self.machines[host].process.disk)
+        self.check_names(host, &self.machines[host].disk)
+    }
+
+    /// Ends a process: its memory is gone.
+    fn stop(&mut self, host: usize) {
+        self.count(host);
+        let machine = &mut self.machines[host];
+        (machine.process, machine.wake) = (None, None);
+        let mut state = machine.platform.state();
+        state.in_group = false;
+        state.inbox.clear();
+        let started = std::mem::take(&mut state.started);
+        drop(state);
+        drop(started);
+    }
+
+    fn count(&mut self, host: usize) {
+        let Some(process) = &self.machines[host].process else { return };
+        let (all, its) = (&mut self.outcome.stats, process.stats());
+        all.malformed += its.malformed;
+        all.replayed += its.replayed;
+        all.forged += its.forged;
+        all.challenged += its.challenged;
     }
 
     /// Handles what a process reports; returns whether the run is over.
     fn after(&mut self, host: usize) -> Result<bool, String> {
         let mut is_over = false;
-        while let Some(report) = self.machines[host].process.reports.pop_front() {
+        let process = self.machines[host].process.as_mut();
+        let reports = process.map(|it| std::mem::take(&mut it.reports)).unwrap_or_default();
+        for report in reports {
             match report {
                 Report::Note(text) => self.trace(host, &text),
+                Report::Wrong(text) => return Err(format!("host {host}: {text}")),
                 Report::Received => {
                     self.outcome.received += 1;
                     self.trace(host, "reports that it has everything");
@@ -578,24 +647,40 @@ impl<'a> World<'a> {
                             self.check_complete(receiver, "`send` has ended with exit code 0")?;
                         }
                         is_over = self.now >= self.calm_at && !lost.contains(&true);
+                    } else if self.must_succeed() {
+                        return Err("`send` ends with exit code 1 and nothing has failed".into());
                     }
-                    let again = self.now + SEND_AGAIN;
-                    self.at(again, Event::Send);
+                    if !is_over && !self.scenario.agent {
+                        // The last turn of the command sends the closing packets.
+                        self.turn(host)?;
+                        self.stop(host);
+                    }
+                    self.at(self.now + SEND_AGAIN, Event::Send);
                 }
             }
         }
-        if self.machines[host].process.disk.is_dead() {
-            self.trace(host, "is killed in an operation of its disk");
-            let lasts = Span::from_ps(self.rng.below(1_000_000_000_000));
-            self.kill(host, self.now + lasts, false)?;
-        }
         Ok(is_over)
+    }
+
+    /// Whether the present `send` must have reached every receiver: no failure has preceded it lately. A pipe with a limit may have given
+    /// back what a receiver needs that has missed the start, and whoever repeats packets that a receiver has not got makes a sender that was
+    /// killed seem alive.
+    fn must_succeed(&self) -> bool {
+        let Scenario { key, attack, ref failures, ref reads, .. } = *self.scenario;
+        let is_gone = matches!(reads, Reads::Pipe { limit: Some(_), .. });
+        match failures.is_empty() {
+            true => !is_gone,
+            false => {
+                let is_attacked = key && attack > Span::ZERO;
+                self.sent_at >= self.calm_at + RECOVERY && !is_gone && !is_attacked
+            }
+        }
     }
 
     /// Checks that a host has every file, also if the power fails now.
     fn check_complete(&mut self, host: usize, why: &str) -> Result<(), String> {
         self.unsure[host] = false;
-        let disk = self.machines[host].process.disk.clone();
+        let disk = self.machines[host].disk.clone();
         let mut disks = vec![(disk.clone(), "")];
         if self.scenario.sync {
             disks.push((disk.after_a_power_failure(), " after a power failure"));
@@ -652,7 +737,7 @@ impl<'a> World<'a> {
                     })
                     .count()
             };
-            let (has, of) = (has(&machine.process.disk), self.contents.len());
+            let (has, of) = (has(&machine.disk), self.contents.len());
             // Writing to a string does not fail.
             let _ = write!(text, " host {number} has {has} of {of} files;");
         }
@@ -661,16 +746,33 @@ impl<'a> World<'a> {
     }
 }
 
-/// The bytes on the wire.
-fn wire_bytes(carried: &Carried) -> u64 {
-    match carried {
-        Carried::Plain(packet) => u64::from(packet.wire_bytes),
-        Carried::Bytes { bytes, .. } => {
-            u64::from(frame::wire_bytes((bytes.len() + IP_UDP_BYTES) as u32))
-        }
+/// A machine whose disk has what its host has before.
+fn machine(scenario: &Scenario, number: u64, host: &Host, first: &[u8]) -> Machine {
+    let disk = Disk::new(Rng::stream(scenario.seed, 0, number, "disk"));
+    let path = scenario.files[0].path.as_bytes();
+    let other: Vec<u8> = first.iter().map(|byte| byte ^ 1).collect();
+    match host.before {
+        Before::Nothing => {}
+        Before::Same => disk.put(path, first, 0o640, MODIFIED),
+        Before::Alike => disk.put(path, &other, 0o640, MODIFIED),
+        Before::Older => disk.put(path, &[&other[..], b"more"].concat(), 0o600, OLDER),
+    }
+    let rng = Rng::stream(scenario.seed, 0, number, "platform");
+    Machine {
+        platform: Simulated::new(rng, 0, host.has_aes),
+        disk,
+        process: None,
+        started: Time::ZERO,
+        port: PORT,
+        wake: None,
+        up_free: Time::ZERO,
+        down_free: Time::ZERO,
+        asleep: 0,
+        stalled: Time::ZERO,
     }
 }
 
-fn l3_bytes(carried: &Carried) -> u32 {
-    (wire_bytes(carried) as u32).saturating_sub(frame::wire_bytes(1500) - 1500)
+/// The bytes on the wire.
+fn wire_bytes(datagram: &[u8]) -> u64 {
+    u64::from(frame::wire_bytes((datagram.len() + IP_UDP_BYTES) as u32))
 }

@@ -36,12 +36,7 @@ impl DatagramKeys {
         }
         let mut config = datagram::Config::default();
         self.apply(&mut config);
-        config.check().map_err(|error| match error {
-            datagram::InvalidConfig::Zero(key) => {
-                place.bad(key, format!("`{key}` must be above 0"))
-            }
-            other => place.bad("name", other.to_string()),
-        })?;
+        config.check().map_err(|error| place.invalid(&error))?;
         place.refuse_longer_messages(workload, config.max_message_bytes)?;
         Ok(config)
     }

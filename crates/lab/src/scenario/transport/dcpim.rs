@@ -2,7 +2,7 @@
 
 use rackweave_core::{Framing, Span, frame};
 use rackweave_sim::Fabric;
-use rackweave_transport::dcpim;
+use rackweave_transport::{InvalidConfig, Profile as _, dcpim};
 use rackweave_workload::WorkloadConfig;
 use serde::Deserialize;
 
@@ -46,7 +46,7 @@ keys! {
         /// and so on. Default: 6.
         data_levels: u8 => data_levels,
         /// Packets take any path. Default: true.
-        spray: bool => spray,
+        spray: bool => common.spray,
     }
 }
 
@@ -107,20 +107,19 @@ impl DcPimKeys {
             config.token_window = window.0;
         }
         config.check().map_err(|error| self.invalid(place, error))?;
-        place.refuse_longer_messages(workload, config.max_message_bytes)?;
+        place.refuse_longer_messages(workload, config.common.max_message_bytes)?;
         Ok(config)
     }
 
     /// Returns an error for what the transport reports about its configuration, at the key that causes it.
-    fn invalid(&self, place: Place<'_>, error: dcpim::InvalidConfig) -> Problem {
-        use dcpim::InvalidConfig as E;
+    fn invalid(&self, place: Place<'_>, error: InvalidConfig) -> Problem {
+        use InvalidConfig as E;
         match error {
-            E::Zero(key) => place.bad(key, format!("`{key}` must be above 0")),
-            E::Levels(..) => place.bad("data_levels", error.to_string()),
-            E::Epoch(..) => {
+            E::Rule { field: "data_levels", .. } => place.bad("data_levels", error.to_string()),
+            E::Rule { field: "epoch", .. } => {
                 place.bad("alpha", "`alpha` must be at least 1: a matching takes as long")
             }
-            E::LongEpoch(_) => {
+            E::Rule { field: "token_slack", .. } => {
                 let key = match self.round {
                     Some(_) => "round",
                     None if self.alpha.is_some() => "alpha",
@@ -128,10 +127,8 @@ impl DcPimKeys {
                 };
                 place.bad(key, error.to_string())
             }
-            E::Channels(..) => place.bad("channels", error.to_string()),
-            E::TooLong(_) | E::Priority(_) | E::Interval | E::Patience | E::FinishedFor(_) => {
-                place.bad("name", error.to_string())
-            }
+            E::Rule { field: "channels", .. } => place.bad("channels", error.to_string()),
+            _ => place.invalid(&error),
         }
     }
 }

@@ -83,6 +83,12 @@ mod tests {
     use rackweave_sim::oracle::Rules;
 
     use crate::scenario::Scenario;
+    use crate::study::Study;
+
+    fn rules(scenario: &Scenario) -> Option<Rules> {
+        let Study::Messages(rules) = scenario.points[0].study else { panic!("it has messages") };
+        rules
+    }
 
     fn read(more: &str) -> Result<Scenario, String> {
         let text = format!(
@@ -98,9 +104,9 @@ mod tests {
     #[test]
     fn it_has_one_stream_without_anything_that_needs_packets() {
         let scenario = read("").unwrap();
-        assert_eq!(scenario.points[0].oracle, Some(Rules::default()));
+        assert_eq!(rules(&scenario), Some(Rules::default()));
         let cut = read("transport.srpt-oracle.cut_packets = true").unwrap();
-        assert_eq!(cut.points[0].oracle, Some(Rules { cut_packets: true }));
+        assert_eq!(rules(&cut), Some(Rules { cut_packets: true }));
         assert_eq!(scenario.points[0].transport, "srpt-oracle");
         for (more, what) in [
             (

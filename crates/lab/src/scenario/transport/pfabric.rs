@@ -2,7 +2,7 @@
 
 use rackweave_core::Span;
 use rackweave_sim::Fabric;
-use rackweave_transport::pfabric;
+use rackweave_transport::{InvalidConfig, Profile as _, pfabric};
 use rackweave_workload::WorkloadConfig;
 
 use super::super::keys::{Place, keys};
@@ -24,7 +24,7 @@ keys! {
         /// The interval of probes doubles from `rto` up to this. Default: `"1 ms"`, or `rto`.
         max_probe_interval: Unit<Span> => max_probe_interval,
         /// Packets take any path. Default: true.
-        spray: bool => spray,
+        spray: bool => common.spray,
     }
 }
 
@@ -57,20 +57,21 @@ impl PFabricKeys {
             config.max_probe_interval = config.max_probe_interval.max(config.rto);
         }
         config.check().map_err(|error| self.invalid(place, error))?;
-        place.refuse_longer_messages(workload, config.max_message_bytes)?;
+        place.refuse_longer_messages(workload, config.common.max_message_bytes)?;
         Ok(config)
     }
 
     /// Returns an error for what the transport reports about its configuration, at the key that causes it.
-    fn invalid(&self, place: Place<'_>, error: pfabric::InvalidConfig) -> Problem {
-        use pfabric::InvalidConfig as E;
+    fn invalid(&self, place: Place<'_>, error: InvalidConfig) -> Problem {
+        use InvalidConfig as E;
         match error {
-            E::Zero(key) => place.bad(key, format!("`{key}` must be above 0")),
-            E::Window => place.bad("max_window", "`max_window` must not be below `initial_window`"),
-            E::ProbeInterval => {
+            E::Above("initial_window", _) => {
+                place.bad("max_window", "`max_window` must not be below `initial_window`")
+            }
+            E::Above("rto", _) => {
                 place.bad("max_probe_interval", "`max_probe_interval` must not be below `rto`")
             }
-            E::Patience => {
+            E::Patience(_) => {
                 let key =
                     if self.max_probe_interval.is_some() { "max_probe_interval" } else { "rto" };
                 place.bad(
@@ -78,9 +79,7 @@ impl PFabricKeys {
                     format!("`{key}` must be below the time after which a peer counts as dead"),
                 )
             }
-            E::TooLong(_) | E::Priority(_) | E::FinishedFor(_) => {
-                place.bad("name", error.to_string())
-            }
+            _ => place.invalid(&error),
         }
     }
 }

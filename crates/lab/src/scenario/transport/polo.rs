@@ -3,6 +3,7 @@
 use rackweave_core::Span;
 use rackweave_sim::Fabric;
 use rackweave_transport::polo::{self, DriveOrder};
+use rackweave_transport::{InvalidConfig, Profile as _};
 use rackweave_workload::WorkloadConfig;
 use serde::Deserialize;
 
@@ -50,7 +51,7 @@ keys! {
         /// `"32 ms"`.
         pause_probe: Unit<Span> => pause_probe,
         /// Packets take any path. Default: false.
-        spray: bool => spray,
+        spray: bool => common.spray,
     }
 }
 
@@ -100,7 +101,7 @@ impl PoloKeys {
         if self.max_rto.is_none() {
             config.max_rto = config.max_rto.max(config.rto);
         }
-        if self.reorder_margin.is_none() && config.spray {
+        if self.reorder_margin.is_none() && config.common.spray {
             // Sprayed packets overtake each other slightly, which is not a loss. The slides do not give the distance;
             // three packets is TCP's threshold (RFC 5681, section 3.2).
             config.reorder_margin = 3;
@@ -109,45 +110,39 @@ impl PoloKeys {
             config.max_drives = config.max_drives.max(config.min_drives);
         }
         config.check().map_err(|error| self.invalid(place, error, &config))?;
-        place.refuse_longer_messages(workload, config.max_message_bytes)?;
+        place.refuse_longer_messages(workload, config.common.max_message_bytes)?;
         Ok(config)
     }
 
     /// Returns an error for what the transport reports about its configuration, at the key that causes it.
-    fn invalid(
-        &self,
-        place: Place<'_>,
-        error: polo::InvalidConfig,
-        config: &polo::Config,
-    ) -> Problem {
-        use polo::InvalidConfig as E;
+    fn invalid(&self, place: Place<'_>, error: InvalidConfig, config: &polo::Config) -> Problem {
+        use InvalidConfig as E;
         match error {
-            E::Zero(key) => place.bad(key, format!("`{key}` must be above 0")),
-            E::Drives => place.bad("max_drives", "`max_drives` must not be below `min_drives`"),
-            E::Rto => place.bad("max_rto", "`max_rto` must not be below `rto`"),
-            E::CompleteDelay => {
+            E::Above("min_drives", _) => {
+                place.bad("max_drives", "`max_drives` must not be below `min_drives`")
+            }
+            E::Above("rto", _) => place.bad("max_rto", "`max_rto` must not be below `rto`"),
+            E::Rule { field: "complete_delay", .. } => {
                 let delay = config.complete_delay;
                 place.bad("rto", format!("`rto` must be above {delay}, for which answers wait"))
             }
-            E::MinEpoch => {
+            E::Rule { field: "min_epoch", .. } => {
                 let epoch = config.min_epoch;
                 place.bad("rto", format!("`rto` must be above {epoch}, the shortest epoch"))
             }
-            E::Patience => {
+            E::Patience(_) => {
                 let key = match (self.pause_probe, self.max_rto) {
                     (Some(_), _) => "pause_probe",
                     (None, Some(_)) => "max_rto",
                     (None, None) => "rto",
                 };
-                let silent = config.patience;
+                let silent = config.common.patience;
                 let message = format!(
                     "`{key}` must be below a quarter of {silent}: then a peer counts as dead"
                 );
                 place.bad(key, message)
             }
-            E::TooLong(_) | E::Priority(_) | E::FinishedFor(_) => {
-                place.bad("name", error.to_string())
-            }
+            _ => place.invalid(&error),
         }
     }
 }

@@ -2,7 +2,7 @@
 
 use rackweave_core::{Span, frame};
 use rackweave_sim::Fabric;
-use rackweave_transport::{ndp, phost};
+use rackweave_transport::{InvalidConfig, Profile as _, ndp, phost};
 use rackweave_workload::WorkloadConfig;
 use serde::Deserialize;
 
@@ -28,7 +28,7 @@ keys! {
         /// Percentage of the receiver's link that pulls fill. Default: 99.
         pull_percent: u32 => pull_percent,
         /// Packets take any path. Default: true.
-        spray: bool => spray,
+        spray: bool => common.spray,
         /// `"sender"`: senders use all paths in random order, and skip those with many NACKs for a
         /// while. `"switches"`: switches choose at random (on real fabrics by hashing). Default:
         /// `"sender"`.
@@ -95,31 +95,25 @@ impl NdpKeys {
             config.paths = u16::try_from(paths).ok().filter(|n| *n <= ndp::MAX_PATHS).unwrap_or(0);
         }
         config.check().map_err(|error| self.invalid(place, error, &config))?;
-        place.refuse_longer_messages(workload, config.max_message_bytes)?;
+        place.refuse_longer_messages(workload, config.common.max_message_bytes)?;
         Ok(config)
     }
 
     /// Returns an error for what the transport reports about its configuration, at the key that causes it.
-    fn invalid(
-        &self,
-        place: Place<'_>,
-        error: ndp::InvalidConfig,
-        config: &ndp::Config,
-    ) -> Problem {
-        use ndp::InvalidConfig as E;
+    fn invalid(&self, place: Place<'_>, error: InvalidConfig, config: &ndp::Config) -> Problem {
+        use InvalidConfig as E;
         match error {
-            E::Zero(key) => place.bad(key, format!("`{key}` must be above 0")),
-            E::PullPercent(_) => place.bad("pull_percent", "`pull_percent` must be from 1 to 100"),
-            E::Rto => place.bad("max_rto", "`max_rto` must not be below `min_rto`"),
-            E::Patience => {
+            E::Rule { field: "pull_percent", .. } => {
+                place.bad("pull_percent", "`pull_percent` must be from 1 to 100")
+            }
+            E::Above(..) => place.bad("max_rto", "`max_rto` must not be below `min_rto`"),
+            E::Patience(_) => {
                 let key = if self.max_rto.is_some() { "max_rto" } else { "min_rto" };
-                let silent = config.patience;
+                let silent = config.common.patience;
                 let message = format!("`{key}` must be below {silent}: then a peer counts as dead");
                 place.bad(key, message)
             }
-            E::TooLong(_) | E::Priority(_) | E::Paths(_) | E::FinishedFor(_) => {
-                place.bad("name", error.to_string())
-            }
+            _ => place.invalid(&error),
         }
     }
 }
@@ -152,7 +146,7 @@ keys! {
         /// 1.
         data_levels: u8,
         /// Packets take any path. Default: true.
-        spray: bool => spray,
+        spray: bool => common.spray,
     }
 }
 
@@ -208,11 +202,8 @@ impl PHostKeys {
             None => {}
             Some(_) => return Err(place.bad("data_levels", "`data_levels` must be 1 or 2")),
         }
-        config.check().map_err(|error| match error {
-            phost::InvalidConfig::Zero(key) => place.bad(key, format!("`{key}` must be above 0")),
-            other => place.bad("name", other.to_string()),
-        })?;
-        place.refuse_longer_messages(workload, config.max_message_bytes)?;
+        config.check().map_err(|error| place.invalid(&error))?;
+        place.refuse_longer_messages(workload, config.common.max_message_bytes)?;
         Ok(config)
     }
 }

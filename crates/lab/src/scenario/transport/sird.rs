@@ -2,7 +2,7 @@
 
 use rackweave_core::{Bytes, Span, frame};
 use rackweave_sim::Fabric;
-use rackweave_transport::sird;
+use rackweave_transport::{InvalidConfig, Profile as _, sird};
 use rackweave_workload::WorkloadConfig;
 use serde::Deserialize;
 
@@ -48,7 +48,7 @@ keys! {
         /// is longer while much is on its way. Default: ten `bdp` on the link, at least `"100 us"`.
         resend_after: Unit<Span> => resend_after,
         /// Packets take any path. Default: true.
-        spray: bool => spray,
+        spray: bool => common.spray,
     }
 }
 
@@ -104,28 +104,29 @@ impl SirdKeys {
             Some(_) => return Err(place.bad("data_levels", "`data_levels` must be 1 or 2")),
         }
         config.check().map_err(|error| self.invalid(place, error))?;
-        place.refuse_longer_messages(workload, config.max_message_bytes)?;
+        place.refuse_longer_messages(workload, config.common.max_message_bytes)?;
         Ok(config)
     }
 
     /// Returns an error for what the transport reports about its configuration, at the key that causes it.
-    fn invalid(&self, place: Place<'_>, error: sird::InvalidConfig) -> Problem {
-        use sird::InvalidConfig as E;
+    fn invalid(&self, place: Place<'_>, error: InvalidConfig) -> Problem {
+        use InvalidConfig as E;
         match error {
-            E::Zero(key) => place.bad(key, format!("`{key}` must be above 0")),
-            E::Bucket(key) => place.bad(key, format!("`{key}` has no room for a full packet")),
-            E::LeastBucket(key) => {
+            E::Rule { field: key, .. } => {
+                place.bad(key, format!("`{key}` has no room for a full packet"))
+            }
+            E::Above(key, "sender_bucket") => {
                 let key = if self.sender_bucket.is_some() { "sender_bucket" } else { key };
                 place.bad(key, error.to_string())
             }
-            E::Share(key, most) => place.bad(key, format!("`{key}` must be at most {most}")),
-            E::Patience => place.bad(
+            E::Above(key @ ("gain" | "srpt_percent"), most) => {
+                place.bad(key, format!("`{key}` must be at most {most}"))
+            }
+            E::Patience(_) => place.bad(
                 "resend_after",
                 "four times `resend_after` must be below the time after which a peer counts as dead",
             ),
-            E::TooLong(_) | E::Priority(_) | E::Interval | E::FinishedFor(_) => {
-                place.bad("name", error.to_string())
-            }
+            _ => place.invalid(&error),
         }
     }
 }

@@ -3,6 +3,7 @@
 use rackweave_core::{HostId, Span};
 use rackweave_sim::Fabric;
 use rackweave_transport::swift::{self, Distance};
+use rackweave_transport::{InvalidConfig, Profile as _};
 use rackweave_workload::WorkloadConfig;
 use serde::Deserialize;
 
@@ -55,9 +56,9 @@ keys! {
         /// Longest retransmission timeout. Default: `"10 ms"`; hosts: `"32 ms"`.
         max_rto: Unit<Span> => max_rto,
         /// Priority of acknowledgements in switches. Data has 0. Default: 0.
-        control_priority: Priority => control_priority,
+        control_priority: Priority => common.control_priority,
         /// Packets take any path. Default: false.
-        spray: bool => spray,
+        spray: bool => common.spray,
     }
 }
 
@@ -124,36 +125,33 @@ impl SwiftKeys {
             config.initial_window = config.initial_window.min(config.max_window);
         }
         config.check().map_err(|error| self.invalid(place, error))?;
-        place.refuse_longer_messages(workload, config.max_message_bytes)?;
+        place.refuse_longer_messages(workload, config.common.max_message_bytes)?;
         Ok(config)
     }
 
     /// Returns an error for what the transport reports about its configuration, at the key that causes it.
-    fn invalid(&self, place: Place<'_>, error: swift::InvalidConfig) -> Problem {
-        use swift::InvalidConfig as E;
+    fn invalid(&self, place: Place<'_>, error: InvalidConfig) -> Problem {
+        use InvalidConfig as E;
         match error {
-            E::Zero(key) => place.bad(key, format!("`{key}` must be above 0")),
-            E::Window => {
+            E::Rule { field: "initial_window", .. } => {
                 let key =
                     if self.initial_window.is_some() { "initial_window" } else { "min_window" };
                 place.bad(key, "`initial_window` must be between `min_window` and `max_window`")
             }
-            E::Scaling => {
+            E::Rule { field: "scaling_min", .. } => {
                 let key = if self.scaling_max.is_some() { "scaling_max" } else { "scaling_min" };
                 place.bad(key, "`scaling_min` must be below `scaling_max`")
             }
-            E::Share(key) => place.bad(key, error.to_string()),
-            E::Rto => {
+            E::Rule { field: key @ ("beta" | "max_mdf"), .. } => place.bad(key, error.to_string()),
+            E::Rule { field: "min_rto", .. } => {
                 let key = if self.max_rto.is_some() { "max_rto" } else { "min_rto" };
                 place.bad(key, "`min_rto` must be at most `max_rto`")
             }
-            E::Patience => place.bad(
+            E::Patience(_) => place.bad(
                 "max_rto",
                 "four times `max_rto` must be below the time after which a peer counts as dead",
             ),
-            E::TooLong(_) | E::Priority(_) | E::FinishedFor(_) => {
-                place.bad("name", error.to_string())
-            }
+            _ => place.invalid(&error),
         }
     }
 }

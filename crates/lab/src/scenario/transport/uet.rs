@@ -2,7 +2,7 @@
 
 use rackweave_core::{Bytes, Span};
 use rackweave_sim::Fabric;
-use rackweave_transport::uet;
+use rackweave_transport::{InvalidConfig, Profile as _, uet};
 use rackweave_workload::WorkloadConfig;
 use serde::Deserialize;
 
@@ -43,7 +43,7 @@ keys! {
         /// Longest timeout. Default: `"8 ms"`.
         max_rto: Unit<Span> => max_rto,
         /// Packets take any path. Default: true.
-        spray: bool => spray,
+        spray: bool => common.spray,
         /// Values among which a sender chooses the path of each packet: a power of two up to 4096.
         /// 1: one path for each message. 0: switches choose. Default: 64, or enough for all paths.
         entropies: u16,
@@ -100,14 +100,14 @@ impl UetKeys {
             Profile::Eqds => uet::Config { base_rtt: rtt, ..uet::Config::eqds(link) },
         };
         if let Some(packet) = self.packet {
-            let header = u64::from(config.header_bytes);
+            let header = u64::from(config.common.header_bytes);
             let payload = packet.0.0.checked_sub(header).filter(|payload| *payload > 0);
             let payload = payload.and_then(|payload| u32::try_from(payload).ok());
             let Some(payload) = payload else {
                 let message = format!("`packet` must be longer than its header of {header} bytes");
                 return Err(place.bad("packet", message));
             };
-            config.max_payload = payload;
+            config.common.max_payload = payload;
             if profile == Profile::Eqds {
                 // The window is a number of packets.
                 config.max_window = 50 * packet.0.0;
@@ -132,34 +132,30 @@ impl UetKeys {
         let paths = fabric.config().topology.paths();
         config.entropies = self.entropies.unwrap_or_else(|| entropies(paths));
         config.check().map_err(|error| self.invalid(place, error, &config))?;
-        place.refuse_longer_messages(workload, config.max_message_bytes)?;
+        place.refuse_longer_messages(workload, config.common.max_message_bytes)?;
         Ok(config)
     }
 
     /// Returns an error for what the transport reports about its configuration, at the key that causes it.
-    fn invalid(
-        &self,
-        place: Place<'_>,
-        error: uet::InvalidConfig,
-        config: &uet::Config,
-    ) -> Problem {
-        use uet::InvalidConfig as E;
+    fn invalid(&self, place: Place<'_>, error: InvalidConfig, config: &uet::Config) -> Problem {
+        use InvalidConfig as E;
         match error {
-            E::Zero(key) => place.bad(key, format!("`{key}` must be above 0")),
-            E::PullPercent(_) => place.bad("pull_percent", "`pull_percent` must be from 1 to 100"),
-            E::Entropies(_) => place.bad("entropies", error.to_string()),
-            E::Window => place.bad("window", "`window` must have room for a full packet"),
-            E::Rto => place.bad("max_rto", "`max_rto` must not be below `min_rto`"),
-            E::Patience => {
+            E::Rule { field: "pull_percent", .. } => {
+                place.bad("pull_percent", "`pull_percent` must be from 1 to 100")
+            }
+            E::Rule { field: "entropies", .. } => place.bad("entropies", error.to_string()),
+            E::Rule { field: "max_window", .. } => {
+                place.bad("window", "`window` must have room for a full packet")
+            }
+            E::Above(..) => place.bad("max_rto", "`max_rto` must not be below `min_rto`"),
+            E::Patience(_) => {
                 let key = if self.max_rto.is_some() { "max_rto" } else { "min_rto" };
-                let silent = config.patience;
+                let silent = config.common.patience;
                 let message = format!("`{key}` must be below {silent}: then a peer counts as dead");
                 place.bad(key, message)
             }
             E::TooLong(_) => place.bad("packet", error.to_string()),
-            E::Priority(_) | E::NoControl | E::FinishedFor(_) => {
-                place.bad("name", error.to_string())
-            }
+            _ => place.invalid(&error),
         }
     }
 }

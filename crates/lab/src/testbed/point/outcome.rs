@@ -1,16 +1,13 @@
 //! What the processes of a point have reported, as results of the simulator are.
 
-use rackweave_core::{DropReason, Framing, HostId, RecoveryCounters, Span, Time, frame};
-use rackweave_group::reduce::job::{Job, Record};
-use rackweave_group::reduce::switch;
+use rackweave_core::{Framing, HostId, RecoveryCounters, Span, Time, frame};
 use rackweave_sim::result::{
     Counters, End, Goodput, MeasuredRoundTrip, Outcome, RunResult, TransportRecovery,
 };
 
 use super::{PointOutcome, PointRun};
-use crate::cast::{CastConfig, CastResult};
-use crate::image::{ClientReport, ImageConfig, ImageResult, SwitchReport};
-use crate::reduce::{Controller, ReduceConfig, ReduceResult};
+use crate::study::reduce::Controller;
+use crate::testbed::kind::Ends;
 use crate::testbed::protocol::{HostWork, SwitchEnd};
 use crate::testbed::{PointWork, captured_links};
 
@@ -77,32 +74,21 @@ impl PointRun<'_> {
             verified_messages: ends.clone().map(|end| end.verified).sum(),
         };
         let cpu_s = switch.cpu_s + ends.map(|end| end.cpu_s).sum::<f64>();
-        let cast = self.point.cast.as_ref().map(|config| {
-            let cast = self.cast_result(config, ended_at);
-            cast.put_into(&self.fabric, &mut result);
-            cast
-        });
-        let image = self.point.image.as_ref().map(|config| {
-            let image = self.image_result(config, (end, ended_at), switch);
-            image.put_into(config, &self.fabric, &mut result);
-            image
-        });
-        let reduce = self.point.reduce.as_ref().map(|config| {
-            let reduce = self.reduce_result(config, (end, ended_at), switch);
-            reduce.put_into(&self.fabric, &mut result);
-            reduce
+        let kind = self.point.study.kind().and_then(|kind| kind.on_testbed().ok());
+        let study = kind.map(|kind| {
+            let ends = Ends {
+                config: &self.point.config,
+                fabric: &self.fabric,
+                end,
+                ended_at,
+                hosts: &self.host_ends,
+                switch,
+                reconfigurations: self.controller.as_ref().map_or(0, Controller::reconfigurations),
+            };
+            kind.results(&ends, &mut result)
         });
         let doubts = self.doubts(switch);
-        PointOutcome {
-            result,
-            cast,
-            image,
-            reduce,
-            capture: Vec::new(),
-            cpu_s,
-            work: self.work(switch),
-            doubts,
-        }
+        PointOutcome { result, study, capture: Vec::new(), cpu_s, work: self.work(switch), doubts }
     }
 
     /// Returns the work of all processes, with the bytes of hosts' links.
@@ -114,85 +100,6 @@ impl PointRun<'_> {
             ..self.host_ends.get(&host).map_or(HostWork::default(), |end| end.work)
         };
         PointWork { hosts: self.hosts().map(host).collect(), switch: switch.work }
-    }
-
-    /// Returns the results of an image from the hosts' reports.
-    fn image_result(
-        &self,
-        config: &ImageConfig,
-        (end, ended_at): (End, Time),
-        switch: &SwitchEnd,
-    ) -> ImageResult {
-        let report = |host: &HostId| self.host_ends.get(&host.0)?.image.as_ref();
-        // What was written while the workers were being stopped was too late.
-        let in_time = |at: &Time| end != End::TimeLimit || *at <= ended_at;
-        let client = |(host, _): &(HostId, Time)| {
-            let client = report(host).and_then(|end| end.client).unwrap_or_default();
-            let (received, finished) =
-                (client.received.filter(in_time), client.finished.filter(in_time));
-            ClientReport { received, finished, ..client }
-        };
-        let server = report(&config.server);
-        ImageResult {
-            clients: config.clients.iter().map(client).collect(),
-            server: server.and_then(|end| end.server).unwrap_or_default(),
-            switches: SwitchReport::of_program(&switch.program),
-            server_link_bytes: server.map_or(0, |end| end.link_bytes),
-            trunk_bytes: ImageResult::trunk_bytes(&self.fabric, &switch.links),
-        }
-    }
-
-    /// Returns the results of jobs from the reports of their masters.
-    fn reduce_result(
-        &self,
-        config: &ReduceConfig,
-        (end, ended_at): (End, Time),
-        switch: &SwitchEnd,
-    ) -> ReduceResult {
-        // What finished while the workers were being stopped was too late.
-        let in_time = |at: &Time| end != End::TimeLimit || *at <= ended_at;
-        let of_job = |job: &Job| {
-            let ends = &self.host_ends.get(&job.master.0)?.reduce.as_ref()?.jobs;
-            let record = ends.iter().find(|end| end.job == job.number)?.record();
-            Some(Record { finished: record.finished.filter(in_time), ..record })
-        };
-        let jobs = config.jobs.iter().map(|job| (job.clone(), of_job(job).unwrap_or_default()));
-        let count = |name: &str| switch.program.get(name).copied().unwrap_or_default();
-        ReduceResult {
-            jobs: jobs.collect(),
-            switches: switch::Counters {
-                packets: count("packets_added"),
-                pairs: count("pairs"),
-                absorbed: count("pairs_absorbed"),
-                residual: count("pairs_residual"),
-                duplicates: count("duplicates"),
-                fetched: count("sums_fetched"),
-                stale: count("stale"),
-                refused: count("jobs_refused"),
-                emitted: count("words_emitted"),
-                chunks: count("chunks_added"),
-                chunk_duplicates: count("chunk_duplicates"),
-                chunk_sums: count("chunk_sums"),
-            },
-            trunk_bytes: ImageResult::trunk_bytes(&self.fabric, &switch.links),
-            reconfigurations: self.controller.as_ref().map_or(0, Controller::reconfigurations),
-            lost_in_moves: switch.counters.drops[DropReason::Reconfiguration as usize],
-            ..ReduceResult::of(config)
-        }
-    }
-
-    /// Returns the results of a cast from the hosts' reports.
-    fn cast_result(&self, config: &CastConfig, ended_at: Time) -> CastResult {
-        let mut collector = config.collector(&self.point.config, ended_at);
-        let mut sender_link_bytes = 0;
-        for (host, end) in &self.host_ends {
-            let (host, Some(end)) = (HostId(*host), &end.cast) else { continue };
-            collector.add(host, &end.report);
-            if config.senders.contains(&host) {
-                sender_link_bytes += end.link_bytes;
-            }
-        }
-        CastResult { app: collector.results(), sender_link_bytes, plane: None }
     }
 
     /// The repairs of each transport that is not the kernel's. Hosts that have not reported are missing in the sums.
@@ -270,15 +177,7 @@ impl PointRun<'_> {
             doubts.push(format!("packets were lost elsewhere than in the fabric's queues: {lost}"));
         }
         for (host, end) in &self.host_ends {
-            if let Some(problem) = end.image.as_ref().and_then(|image| image.problem.as_ref()) {
-                doubts.push(format!("host {host}: {problem}"));
-            }
-        }
-        let jobs = self.host_ends.values().filter_map(|end| end.reduce.as_ref());
-        for job in jobs.flat_map(|end| &end.jobs) {
-            if let Some(why) = &job.failed {
-                doubts.push(format!("job {}: {why}", job.job));
-            }
+            doubts.extend(end.study.iter().flat_map(|end| end.doubts(*host)));
         }
         let slowest = self.host_ends.iter().max_by_key(|(_, end)| end.lag.p99);
         if let Some((host, end)) = slowest

@@ -20,10 +20,10 @@ use rackweave_wire::frisbee::{GROUP, PORT, SESSION_PORT};
 
 use super::timeline::{LinkMeter, TimeLine, pause};
 use super::{POLL_EVERY, REPORT_EVERY, next_command, process_cpu_s, send, writer};
-use crate::image::{ClientReport, ImageConfig, Redirects, Scheme, ServerReport};
-use crate::scenario::PointSpec;
+use crate::study::image::{ClientReport, ImageConfig, Redirects, Scheme, ServerReport};
 use crate::testbed::image::{NAME, content, packed, target};
-use crate::testbed::protocol::{Bind, Command, HostEnd, ImageEnd, Records, Setup, WorkerMessage};
+use crate::testbed::kind::HostProcess;
+use crate::testbed::protocol::{Command, HostEnd, ImageEnd, Records, StudyEnd, WorkerMessage};
 
 /// How long the server still answers after the command to stop, so that clients can leave in order.
 const LAST_ANSWERS: Span = Span::from_secs(1);
@@ -42,16 +42,9 @@ trait ImageHost {
     fn end(self: Box<Self>) -> ImageEnd;
 }
 
-pub(super) fn run(
-    this: HostId,
-    setup: &Setup,
-    point: &PointSpec,
-    bind: &Bind,
-    commands: &Receiver<Command>,
-) -> Result<(), String> {
-    let (Some(image), Some(folder)) = (point.image.as_deref(), &setup.image) else {
-        return Err("it has no image".into());
-    };
+pub(crate) fn run(image: &ImageConfig, process: &HostProcess<'_>) -> Result<(), String> {
+    let &HostProcess { this, setup, bind, commands, .. } = process;
+    let Some(folder) = &setup.image else { return Err("it has no image".into()) };
     let line = TimeLine::new(bind);
     let at = address(this)?;
     let place = Place { this, at, image, folder, line };
@@ -66,7 +59,7 @@ pub(super) fn run(
     let end = follow(member, line, commands)?;
     send(&WorkerMessage::HostEnd(Box::new(HostEnd {
         cpu_s: process_cpu_s(),
-        image: Some(ImageEnd { link_bytes: sent.bytes(), ..end }),
+        study: Some(StudyEnd::Image(ImageEnd { link_bytes: sent.bytes(), ..end })),
         ..HostEnd::default()
     })));
     Ok(())

@@ -26,10 +26,14 @@ use rackweave_transport::TransportConfig;
 use rackweave_workload::Generator;
 use rackweave_workload::app::AppStream;
 
+pub(crate) use self::cast::run as run_cast;
 pub(super) use self::channel::RpcHeader;
 use self::host::{Host, Incarnation};
 pub(super) use self::host::{longest, longest_request};
+pub(crate) use self::image::run as run_image;
+pub(crate) use self::reduce::run as run_reduce;
 use super::endpoints::EndpointSpecs;
+use super::kind::HostProcess;
 use super::protocol::{Bind, Command, Role, Setup, WorkerMessage};
 use crate::scenario::{PointSpec, ScenarioText, World};
 
@@ -129,14 +133,10 @@ fn run(setup: &Setup) -> Result<(), String> {
     };
     match setup.role {
         Role::Switch => switch::run(setup, &point, &bind, &commands),
-        Role::Host(host) if point.cast.is_some() => {
-            cast::run(HostId(host), setup, &point, &bind, &commands)
-        }
-        Role::Host(host) if point.image.is_some() => {
-            image::run(HostId(host), setup, &point, &bind, &commands)
-        }
-        Role::Host(host) if point.reduce.is_some() => {
-            reduce::run(HostId(host), &point, &bind, &commands)
+        Role::Host(host) if let Some(kind) = point.study.kind() => {
+            let kind = kind.on_testbed().map_err(|[message, _]| message.to_owned())?;
+            let (this, point, bind, commands) = (HostId(host), &point, &bind, &commands);
+            kind.run_host(&HostProcess { this, setup, point, bind, commands })
         }
         Role::Host(host) => run_host(HostId(host), setup, &point, &bind, &commands),
     }

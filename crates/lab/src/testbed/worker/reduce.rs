@@ -2,7 +2,6 @@
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::os::fd::AsFd as _;
-use std::sync::mpsc::Receiver;
 
 use rackweave_core::{Ecn, Header as _, HostId, Mixed, Node as _, Span, Time};
 use rackweave_group::reduce::job::{JobNode, Record};
@@ -17,8 +16,11 @@ use smallvec::SmallVec;
 use super::meter::UploadMeter;
 use super::timeline::TimeLine;
 use super::{POLL_EVERY, REPORT_EVERY, next_command, process_cpu_s, send, writer};
-use crate::scenario::PointSpec;
-use crate::testbed::protocol::{Bind, Command, HostEnd, JobEnd, Records, ReduceEnd, WorkerMessage};
+use crate::study::reduce::ReduceConfig;
+use crate::testbed::kind::HostProcess;
+use crate::testbed::protocol::{
+    Bind, Command, HostEnd, JobEnd, Records, ReduceEnd, StudyEnd, WorkerMessage,
+};
 
 /// The most datagrams that wait for the socket.
 const SEND_AT_ONCE: usize = 256;
@@ -28,13 +30,8 @@ const BUFFER: usize = 8 << 20;
 /// ECN's codepoint of a packet that a queue has marked.
 const MARKED: u8 = 3;
 
-pub(super) fn run(
-    this: HostId,
-    point: &PointSpec,
-    bind: &Bind,
-    commands: &Receiver<Command>,
-) -> Result<(), String> {
-    let Some(reduce) = &point.reduce else { return Err("it has no jobs".into()) };
+pub(crate) fn run(reduce: &ReduceConfig, process: &HostProcess<'_>) -> Result<(), String> {
+    let &HostProcess { this, bind, commands, .. } = process;
     let node = JobNode::new(this, reduce.job.clone(), &reduce.carrier, &reduce.jobs);
     let node = node.with_deferred_comparison();
     let mut host = Host::bind(this, node, bind)?;
@@ -73,7 +70,7 @@ pub(super) fn run(
         cpu_s: process_cpu_s(),
         packets: host.packets,
         work: host.meter.work(host.line.clock, host.batch.calls().0),
-        reduce: Some(ReduceEnd { jobs }),
+        study: Some(StudyEnd::Reduce(ReduceEnd { jobs })),
         ..HostEnd::default()
     })));
     Ok(())
@@ -203,7 +200,7 @@ impl Host {
                 let read = read(self.this, self.port, datagram.from, datagram.bytes);
                 let Some((from, header, payload)) = read else { continue };
                 self.packets += 1;
-                self.meter.received(header.pairs());
+                self.meter.received(header.work());
                 let packet = packet(from, self.this, header).with_ecn(ecn).map(Mixed::Group);
                 self.node.receive(now, &packet, payload);
             }
@@ -222,7 +219,7 @@ impl Host {
             // Without data to send to workers, the transport is silent.
             let Mixed::Group(header) = packet.header else { continue };
             let (message, to) = (header.message, packet.dst);
-            self.meter.sent(self.line.clock, message.pairs());
+            self.meter.sent(self.line.clock, message.work());
             let address = self.port.or_else(|| Some((address_of(to)?, PORT).into()));
             let Some(address) = address else { continue };
             let (payload, overlay) = (self.node.payload(), self.port.is_some());

@@ -7,12 +7,11 @@ use std::sync::mpsc::Receiver;
 use rackweave_core::{Span, Time};
 use rackweave_linux::Clock;
 use rackweave_linux::switch::{Control, Edge, Report, Switch, SwitchConfig};
-use rackweave_sim::config::FabricConfig;
 use rackweave_sim::result::{Counters, QueueSample};
 
 use crate::results::capture_layout;
 use crate::scenario::PointSpec;
-use crate::systems;
+use crate::systems::Systems;
 use crate::testbed::protocol::{
     Bind, Command, Setup, SwitchEnd, SwitchWork, WireCircuits, WorkerMessage,
 };
@@ -37,17 +36,9 @@ pub(super) fn run(
         }
     };
     // The delays of hosts before and after their links are real ones here.
-    let fabric = FabricConfig {
-        host_send_delay: Span::ZERO,
-        host_receive_delay: Span::ZERO,
-        ..config.fabric.clone()
-    };
-    let systems = match (&point.cast, &point.image, &point.reduce) {
-        (Some(cast), ..) => systems::of_scheme(&cast.scheme),
-        (None, Some(image), _) => systems::of_image(image),
-        (None, None, Some(reduce)) => systems::of_reduce(reduce),
-        (None, None, None) => Default::default(),
-    };
+    let fabric = config.fabric.clone().without_host_delays();
+    let kind = point.study.kind().and_then(|kind| kind.on_testbed().ok());
+    let systems = kind.map_or_else(Systems::default, |kind| kind.systems());
     let edges = (0..hosts).map(edge).collect();
     let mut wanted = SwitchConfig::new(fabric, edges).with_system(systems);
     wanted.seed = config.seed;

@@ -10,7 +10,7 @@ use rackweave_group::imaging::switch::Config;
 use rackweave_group::imaging::system::Swp2p;
 use rackweave_group::orca::system::Orca;
 use rackweave_switch::Fabric;
-use rackweave_switch::config::{BufferConfig, FabricConfig, Routing, SwitchConfig, Topology};
+use rackweave_switch::config::{FabricConfig, SwitchConfig, Topology};
 use rackweave_switch::system::SystemProgram;
 use rackweave_wire::frame::{host_at, ip_address, mac_address};
 use rackweave_wire::frisbee::{
@@ -39,27 +39,14 @@ const CLASS: u8 = 7 << 5;
 fn fabric(topology: Topology) -> Fabric {
     let delay = |n: u64| Span::from_ns(50 + n * 7);
     let hosts = topology.hosts();
-    Fabric::new(&FabricConfig {
-        topology,
-        // Delays that differ, so that two frames hardly ever meet at the same time.
-        host_link_delays: (0..u64::from(hosts))
-            .map(|n| Span::from_ticks(delay(n).ticks() + n * 13))
-            .collect(),
-        host_link_delay: Span::from_us(1),
-        core_link_delay: Span::from_ps(103_013),
-        host_send_delay: Span::ZERO,
-        host_receive_delay: Span::ZERO,
-        switch: SwitchConfig {
-            latency: Span::from_ns(250),
-            buffer: BufferConfig::PerPort { bytes: 512 << 10 },
-            ecn_threshold_bytes: None,
-            priorities: true,
-            trim: None,
-            options: Default::default(),
-            routing: Routing::Transport,
-        },
-    })
-    .unwrap()
+    let mut config = FabricConfig::new(topology)
+        .with_link_delay(Span::from_ps(103_013))
+        .without_host_delays()
+        .with_switch(SwitchConfig::default().with_buffer(512 << 10).without_marking());
+    // Delays that differ, so that two frames hardly ever meet at the same time.
+    config.host_link_delays =
+        (0..u64::from(hosts)).map(|n| Span::from_ticks(delay(n).ticks() + n * 13)).collect();
+    Fabric::new(&config).unwrap()
 }
 
 const ONE_SWITCH: Topology = Topology::SingleSwitch { hosts: 5, host_link: Rate(1_000_000_000) };

@@ -9,8 +9,7 @@ use rackweave_core::{Rate, Span, Time};
 use rackweave_linux::switch::{Control, Counters, Edge, Switch, SwitchConfig, SwitchError};
 use rackweave_rpc::{Node, NodeConfig, Transport};
 use rackweave_switch::config::{
-    BufferConfig, FabricConfig, Fault, FaultKind, FaultPlace, Routing, SwitchConfig as OneSwitch,
-    Topology,
+    FabricConfig, Fault, FaultKind, FaultPlace, SwitchConfig as OneSwitch,
 };
 
 /// A switch in a thread of its own, which stops when it is dropped.
@@ -21,23 +20,10 @@ pub(crate) struct BadFabric {
 }
 
 fn fabric(hosts: u32, host_link: Rate) -> FabricConfig {
-    FabricConfig {
-        topology: Topology::SingleSwitch { hosts, host_link },
-        host_link_delay: Span::from_us(1),
-        host_link_delays: Vec::new(),
-        core_link_delay: Span::from_us(1),
-        host_send_delay: Span::ZERO,
-        host_receive_delay: Span::ZERO,
-        switch: OneSwitch {
-            latency: Span::from_ns(250),
-            buffer: BufferConfig::PerPort { bytes: 500_000 },
-            ecn_threshold_bytes: Some(100_000),
-            priorities: true,
-            trim: None,
-            options: Default::default(),
-            routing: Routing::Transport,
-        },
-    }
+    FabricConfig::single_switch(hosts, host_link)
+        .with_link_delay(Span::from_us(1))
+        .without_host_delays()
+        .with_switch(OneSwitch::default().with_ecn_threshold(100_000))
 }
 
 impl BadFabric {

@@ -1,7 +1,7 @@
 //! Processors of hosts against queueing theory and arithmetic.
 
 use super::*;
-use crate::config::{Costs, Processors, Quantiles, SwitchProcess};
+use crate::config::{Costs, HostModel, Processors, Quantiles, SwitchProcess};
 
 const US: fn(u64) -> Span = Span::from_us;
 const NS: fn(u64) -> Span = Span::from_ns;
@@ -98,7 +98,7 @@ fn in_the_kernel_sending_takes_no_thread_and_is_paid_when_data_has_arrived() {
     let packets = 1000;
     let of_sent = Costs { packet: US(2), ..Costs::default() };
     let host = |send: Costs, processors: Processors| HostConfig {
-        in_kernel: true,
+        model: HostModel::Kernel,
         processors,
         send,
         receive: Costs { packet: US(3), ..Costs::default() },
@@ -121,9 +121,9 @@ fn in_the_kernel_sending_takes_no_thread_and_is_paid_when_data_has_arrived() {
 /// What a read of the kernel finds in its socket is handed over together, so that it is acknowledged together.
 #[test]
 fn in_the_kernel_a_batch_is_handed_over_at_its_end() {
-    let latencies = |in_kernel| {
+    let latencies = |model| {
         let receive = Costs { packet: US(1), ..Costs::default() };
-        let host = HostConfig { in_kernel, receive, receive_batch: 3, ..HostConfig::default() };
+        let host = HostConfig { model, receive, receive_batch: 3, ..HostConfig::default() };
         let result = run_trace(2, &[(0, 0, 1, 1); 6], host);
         let first = ideal(2, 1);
         let mut latencies: Vec<Span> =
@@ -131,9 +131,9 @@ fn in_the_kernel_a_batch_is_handed_over_at_its_end() {
         latencies.sort_unstable();
         latencies
     };
-    assert_eq!(latencies(false), [1, 2, 3, 4, 5, 6].map(US));
+    assert_eq!(latencies(HostModel::Turns), [1, 2, 3, 4, 5, 6].map(US));
     // The first one is alone in its batch; then three have come, then there are two.
-    assert_eq!(latencies(true), [1, 4, 4, 4, 6, 6].map(US));
+    assert_eq!(latencies(HostModel::Kernel), [1, 4, 4, 4, 6, 6].map(US));
 }
 
 #[test]
@@ -298,7 +298,7 @@ fn any_configuration_delivers_everything_and_is_a_function_of_the_seed() {
             call: NS(rng.below(3_000)),
             packet: NS(rng.below(3_000)),
             byte: Span::from_ps(rng.below(50) * 10),
-            pair: NS(rng.below(500)),
+            work: NS(rng.below(500)),
         };
         let (send, receive, of_switch) = (costs(), costs(), costs());
         let processors = match rng.below(4) {
@@ -312,7 +312,7 @@ fn any_configuration_delivers_everything_and_is_a_function_of_the_seed() {
             receive,
             send_batch: 1 + rng.below(130) as u32,
             receive_batch: 1 + rng.below(70) as u32,
-            in_kernel: rng.chance(0.3),
+            model: if rng.chance(0.3) { HostModel::Kernel } else { HostModel::Turns },
             send_ahead: US(rng.below(300)),
             wake: if rng.chance(0.5) { tail() } else { Quantiles::default() },
             switch_wake: if rng.chance(0.5) { tail() } else { Quantiles::default() },
@@ -325,7 +325,7 @@ fn any_configuration_delivers_everything_and_is_a_function_of_the_seed() {
             }),
             replaces_delays: false,
         };
-        let in_kernel = host.in_kernel;
+        let in_kernel = host.model == HostModel::Kernel;
         let mut case = Case::new(LEAF_SPINE, open_loop(0.3));
         // Twelve hosts with up to seven packets a message occupy even a single shared processor for a third of the time.
         case.gap = Some(US(4000));

@@ -3,13 +3,12 @@ use std::sync::Arc;
 
 use rackweave_core::{Framing, HostId, Rate, Span, frame};
 use rackweave_sim::config::{
-    BufferConfig, FabricConfig, MeasureConfig, QueueOptions, Routing, StreamConfig, SwitchConfig,
-    Topology, TrimConfig,
+    BufferConfig, FabricConfig, MeasureConfig, StreamConfig, SwitchConfig, Topology, TrimConfig,
 };
 use rackweave_sim::result::{End, MessageRecord, Outcome, RunResult};
 use rackweave_sim::{Control, Fabric, RunConfig, run};
 use rackweave_transport::{
-    TransportConfig, dcpim, homa, ndp, pfabric, phost, polo, sird, swift, tcp, uet,
+    Profile as _, TransportConfig, dcpim, homa, ndp, pfabric, phost, polo, sird, swift, tcp, uet,
 };
 use rackweave_workload::{Exchange, Generator, Pattern, SizeDist, Trace, WorkloadConfig};
 
@@ -25,23 +24,10 @@ pub(crate) fn single_switch(hosts: u32) -> Topology {
 }
 
 pub(crate) fn fabric(topology: Topology) -> FabricConfig {
-    FabricConfig {
-        topology,
-        host_link_delay: Span::ZERO,
-        host_link_delays: Vec::new(),
-        core_link_delay: Span::ZERO,
-        host_send_delay: Span::from_ns(500),
-        host_receive_delay: Span::from_us(1),
-        switch: SwitchConfig {
-            priorities: true,
-            latency: Span::from_ns(250),
-            buffer: BufferConfig::PerPort { bytes: 500_000 },
-            ecn_threshold_bytes: Some(65 * 1538),
-            trim: None,
-            options: Default::default(),
-            routing: Routing::Transport,
-        },
-    }
+    FabricConfig::new(topology)
+        .with_link_delay(Span::ZERO)
+        .with_host_delays(Span::from_ns(500), Span::from_us(1))
+        .with_switch(SwitchConfig::default())
 }
 
 /// Homa with SIGCOMM'18's parameters: its window covers this fabric's round trip, and its priorities follow these
@@ -64,12 +50,11 @@ pub(crate) fn trimming(
 ) -> FabricConfig {
     let data_queue_bytes = packets * 1538;
     let header_queue_bytes = 2 * data_queue_bytes;
-    fabric.switch.trim = Some(TrimConfig {
-        data_queue_bytes,
-        header_queue_bytes,
-        return_to_sender,
-        headers_per_packet: TrimConfig::NDP.headers_per_packet,
-    });
+    fabric.switch.trim = Some(
+        TrimConfig::NDP
+            .with_queues(data_queue_bytes, header_queue_bytes)
+            .with_return_to_sender(return_to_sender),
+    );
     fabric
 }
 
@@ -123,8 +108,7 @@ pub(crate) fn pfabric(fabric: &FabricConfig) -> (TransportConfig, FabricConfig) 
     let rtt = Fabric::new(fabric).unwrap().base_rtt(config.framing(), 84);
     let mut fabric = fabric.clone();
     let bytes = (2 * link.bytes_in(rtt)).max(24 * 1538);
-    fabric.switch.buffer = BufferConfig::PerPort { bytes };
-    fabric.switch.options = QueueOptions { by_remaining: true, selective_drop: false };
+    fabric.switch = fabric.switch.with_pfabric().with_buffer(bytes);
     (TransportConfig::PFabric(Arc::new(config.for_round_trip(link, rtt))), fabric)
 }
 
@@ -180,7 +164,7 @@ pub(crate) fn new_reno() -> TransportConfig {
 }
 
 pub(crate) fn stream(transport: TransportConfig, pattern: Pattern) -> StreamConfig {
-    StreamConfig { transport, workload: WorkloadConfig::new(pattern) }
+    StreamConfig::new(transport, pattern)
 }
 
 pub(crate) fn rpc(
@@ -189,27 +173,17 @@ pub(crate) fn rpc(
     exchange: Exchange,
 ) -> StreamConfig {
     let workload = WorkloadConfig { exchange, ..WorkloadConfig::new(pattern) };
-    StreamConfig { transport, workload }
+    StreamConfig::new(transport, workload)
 }
 
 pub(crate) fn measure() -> MeasureConfig {
-    MeasureConfig {
-        warmup: Span::ZERO,
-        ports_from: None,
-        messages: u64::MAX,
-        time_limit: Span::from_secs(10),
-        sample_every: Span::ZERO,
-        verify: true,
-        capture: Vec::new(),
-        capture_limit: 0,
-        traffic: Vec::new(),
-        stop_load: false,
-    }
+    MeasureConfig::default().with_samples(Span::ZERO).with_verification()
 }
 
 pub(crate) fn config(fabric: FabricConfig, streams: Vec<StreamConfig>) -> RunConfig {
-    let (faults, moves) = (Vec::new(), Vec::new());
-    RunConfig { seed: 1, run: 0, fabric, host: None, streams, faults, moves, measure: measure() }
+    let mut config = RunConfig::new(fabric).with_measure(measure());
+    config.streams = streams;
+    config
 }
 
 /// Runs a configuration in which every measured message completes or fails, and none is missing.

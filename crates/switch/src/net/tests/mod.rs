@@ -167,23 +167,10 @@ impl SwitchProgram for Scripted {
 }
 
 fn config(topology: Topology) -> FabricConfig {
-    FabricConfig {
-        topology,
-        host_link_delay: Span::from_us(1),
-        host_link_delays: Vec::new(),
-        core_link_delay: Span::from_us(1),
-        host_send_delay: Span::ZERO,
-        host_receive_delay: Span::ZERO,
-        switch: SwitchConfig {
-            latency: Span::ZERO,
-            buffer: BufferConfig::PerPort { bytes: u64::MAX },
-            ecn_threshold_bytes: None,
-            priorities: true,
-            trim: None,
-            options: Default::default(),
-            routing: Routing::Transport,
-        },
-    }
+    FabricConfig::new(topology)
+        .with_link_delay(Span::from_us(1))
+        .without_host_delays()
+        .with_switch(SwitchConfig::unlimited())
 }
 
 fn single(hosts: u32) -> FabricConfig {
@@ -335,12 +322,7 @@ fn wake_ups_come_at_their_time_and_never_in_the_past() {
 /// counted.
 #[test]
 fn no_slot_is_lost_under_faults() {
-    let trim = TrimConfig {
-        data_queue_bytes: 2 * 1538,
-        header_queue_bytes: 84,
-        return_to_sender: true,
-        headers_per_packet: NonZeroU8::new(2),
-    };
+    let trim = TrimConfig::NDP.with_queues(2 * 1538, 84).with_headers_per_packet(NonZeroU8::new(2));
     let buffers = [
         (BufferConfig::PerPort { bytes: 5 * 1538 }, None),
         (BufferConfig::Shared { bytes: 20 * 1538, alpha: 1.0 }, None),

@@ -1,12 +1,12 @@
 //! Packet traces of whole conversations.
 
-use rackweave_core::{HostId, Kind, Packet, Span, Time};
+use rackweave_core::{Kind, Packet, Span, Time};
 use rackweave_wire::dcpim::{Body, Header};
 
 use super::{Config, DcPim, DrivenSubject as _, with_delay};
 use crate::dcpim::Host;
 use crate::tests::Network;
-use crate::tests::driven::trace;
+use crate::tests::driven::{lost, trace};
 use crate::tests::suite::{at, deliveries, events, network, submit};
 
 const US: fn(u64) -> Span = Span::from_us;
@@ -15,13 +15,6 @@ const MS: fn(u64) -> Span = Span::from_ms;
 /// Ten packets are free, and rounds have 13.2 us.
 fn usual() -> Config {
     with_delay(US(5))
-}
-
-/// Drops all packets that hosts send while `f` runs.
-fn lost<T>(network: &mut Network<Host>, f: impl FnOnce(&mut Network<Host>) -> T) {
-    network.lose = Some(|_| true);
-    f(network);
-    network.lose = None;
 }
 
 /// The packets of the matching that hosts have sent so far, and when, in tenths of a round.
@@ -160,58 +153,6 @@ fn a_lost_announcement_is_repeated() {
     );
     assert_eq!(all.last().map(String::as_str), Some("h1>h0 p7 FIN 1"));
     assert_eq!(all.iter().filter(|line| line.contains("NOTIFY 1")).count(), 2, "{all:?}");
-}
-
-#[test]
-fn a_lost_fin_is_repeated() {
-    let mut network = network::<DcPim>(&usual(), 2, US(5));
-    submit(&mut network, 0, 1, 1, 100, Kind::OneWay);
-    network.lose = Some(|packet| matches!(packet.header.body, Body::Fin));
-    network.run_until(at(US(500)));
-    network.lose = None;
-    network.run_until(at(MS(20)));
-    assert_eq!(
-        trace(&mut network)[2..],
-        ["h1>h0 p7 NOTIFY_ACK 1", "h1>h0 p7 FIN 1", "h0>h1 p7 NOTIFY 1 of 100", "h1>h0 p7 FIN 1"]
-    );
-    assert_eq!(events(&mut network), ["h1: OneWay 1 of 100 bytes from h0", "h0: 1 sent to h1"]);
-}
-
-#[test]
-fn a_peer_that_never_answers_is_silent() {
-    let mut network = network::<DcPim>(&usual(), 2, US(5));
-    network.set_down(1, true);
-    submit(&mut network, 0, 1, 1, 10_000, Kind::OneWay);
-    assert!(network.run_until(at(MS(200))));
-    assert_eq!(events(&mut network), ["h0: 1 with h1 failed: peer silent"]);
-    // The free packets, and announcements after 0.13, 0.25, 0.5 and then up to 8 ms.
-    let packets = trace(&mut network).len();
-    assert!((7 + 20..7 + 50).contains(&packets), "{packets}");
-}
-
-#[test]
-fn a_receiver_that_restarts_gets_the_message_again() {
-    let mut network = network::<DcPim>(&usual(), 2, US(5));
-    submit(&mut network, 0, 1, 1, 50_000, Kind::OneWay);
-    network.run_until(at(US(60)));
-    network.restart(1, Host::new(HostId(1), usual().into()));
-    network.run_until(at(MS(20)));
-    assert_eq!(events(&mut network), ["h1: OneWay 1 of 50000 bytes from h0", "h0: 1 sent to h1"]);
-    assert!(network.hosts.iter().all(Host::is_idle));
-}
-
-#[test]
-fn a_client_notices_that_its_server_forgot_the_request() {
-    let mut network = network::<DcPim>(&usual(), 2, US(5));
-    network.respond = None;
-    submit(&mut network, 0, 1, 1, 100, Kind::Request);
-    network.run_until(at(MS(10)));
-    // It is alive, and busy.
-    assert_eq!(trace(&mut network)[4..], ["h0>h1 p7 ASK 1", "h1>h0 p7 NOTIFY_ACK 1"]);
-    network.restart(1, Host::new(HostId(1), usual().into()));
-    network.events.clear();
-    network.run_until(at(MS(20)));
-    assert_eq!(events(&mut network), ["h0: 1 with h1 failed: peer forgot"]);
 }
 
 /// Clocks that differ cost rounds, but nothing waits for ever (docs/protocols/dcpim.md#dcpim-clocks).

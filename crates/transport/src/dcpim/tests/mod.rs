@@ -5,6 +5,7 @@ mod path;
 mod rounds;
 
 use std::fmt::Write as _;
+use std::ops::Range;
 
 use rackweave_core::{MessageId, Packet, Rng, Span};
 use rackweave_wire::dcpim::{Body, Channels, Header};
@@ -26,6 +27,21 @@ impl DrivenSubject for DcPim {
         Expect { head_start: control_span(), acknowledgement: control_span(), ..Expect::RELIABLE };
 
     const COMPLETE: &str = "h1>h0 p7 FIN 1";
+
+    const REPEATED: &[&str] = &["h1>h0 p7 FIN 1", "h0>h1 p7 NOTIFY 1 of 100", "h1>h0 p7 FIN 1"];
+
+    const KNOWN: &str = "NOTIFY_ACK 1";
+
+    /// The free packets, and announcements after 0.13, 0.25, 0.5 and then up to 8 ms.
+    const TO_NOBODY: Range<usize> = 7 + 20..7 + 50;
+
+    const DELAY: Span = Span::from_us(5);
+
+    const MIDWAY: (&[u64], Span) = (&[50_000], Span::from_us(60));
+
+    fn small() -> Config {
+        with_delay(Self::DELAY)
+    }
 
     fn variants() -> Vec<Config> {
         let usual = with_delay(Span::from_us(5));

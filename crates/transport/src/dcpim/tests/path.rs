@@ -16,7 +16,7 @@ fn a_long_message_starts_with_the_first_match() {
         submit(&mut network, 0, 1, 1, bytes, Kind::OneWay);
         network.run_until(at(Span::from_secs(1)));
         let taken = network.events[0].0.since(Time::ZERO);
-        let data = LINK.span_of(config.framing().message_wire_bytes(bytes));
+        let data = LINK.span_of(config.common.framing().message_wire_bytes(bytes));
         // The announcement takes 5 us. It is answered at the next stage, half a round later there is an offer, and at the stage after
         // that it is accepted: two rounds. Without prompt channels tokens start with the data phase, after four rounds. Then tokens take
         // a round trip.

@@ -7,6 +7,7 @@ use rackweave_wire::Id64;
 use rackweave_wire::dcpim::{Body, Channels, Header};
 
 use super::{Config, DcPim, DrivenSubject as _, with_delay};
+use crate::Profile as _;
 use crate::dcpim::Host;
 use crate::tests::suite::{at, id};
 

@@ -1,27 +1,18 @@
 //! Packet traces of whole conversations.
 
-use rackweave_core::{HostId, Kind, Span};
+use rackweave_core::{Kind, Span};
 
 use super::{Config, LINK, Ndp};
-use crate::ndp::Host;
-use crate::tests::Network;
-use crate::tests::driven::trace;
-use crate::tests::suite::{at, events, id, network, submit};
+use crate::tests::driven::{lost, trace};
+use crate::tests::suite::{at, events, network, submit};
 
 /// A window of three packets, so that pulls start early.
-fn small() -> Config {
+pub(super) fn small() -> Config {
     Config { initial_window: 3, ..Config::paper(LINK) }
 }
 
 const US: fn(u64) -> Span = Span::from_us;
 const MS: fn(u64) -> Span = Span::from_ms;
-
-/// Drops all packets that hosts send while `f` runs.
-fn lost<T>(network: &mut Network<Host>, f: impl FnOnce(&mut Network<Host>) -> T) {
-    network.lose = Some(|_| true);
-    f(network);
-    network.lose = None;
-}
 
 #[test]
 fn a_short_request() {
@@ -145,24 +136,6 @@ fn a_lost_packet_is_retransmitted_after_the_timeout() {
 }
 
 #[test]
-fn a_lost_last_acknowledgement_is_repeated() {
-    let mut network = network::<Ndp>(&small(), 2, US(1));
-    submit(&mut network, 0, 1, 1, 100, Kind::OneWay);
-    lost(&mut network, |network| network.run_until(at(US(3))));
-    network.run_until(at(MS(20)));
-    assert_eq!(
-        trace(&mut network),
-        [
-            "h0>h1 p0 DATA 1 0 +100 of 100",
-            "h1>h0 p7 ACK 1 complete",
-            "h0>h1 p0 DATA 1 0 +100 of 100",
-            "h1>h0 p7 ACK 1 complete",
-        ]
-    );
-    assert_eq!(events(&mut network), ["h1: OneWay 1 of 100 bytes from h0", "h0: 1 sent to h1"]);
-}
-
-#[test]
 fn a_lost_pull_is_asked_for() {
     let config = Config { initial_window: 1, pull_percent: 50, ..Config::paper(LINK) };
     let mut network = network::<Ndp>(&config, 2, US(1));
@@ -189,70 +162,4 @@ fn a_lost_pull_is_asked_for() {
             "h1>h0 p7 ACK 2 complete",
         ]
     );
-}
-
-#[test]
-fn a_peer_that_never_answers_is_silent() {
-    let mut network = network::<Ndp>(&small(), 2, US(1));
-    network.set_down(1, true);
-    submit(&mut network, 0, 1, 1, 10_000, Kind::OneWay);
-    assert!(network.run_until(at(MS(200))));
-    assert_eq!(events(&mut network), ["h0: 1 with h1 failed: peer silent"]);
-    // The first window, and one packet at each timeout except the last, after 5 to 10 ms each.
-    let packets = trace(&mut network).len();
-    assert!((3 + 16..3 + 32).contains(&packets), "{packets}");
-    assert_eq!(network.hosts[0].exchanges_under_way(), 0);
-}
-
-#[test]
-fn a_receiver_that_restarts_has_lost_the_message() {
-    let mut network = network::<Ndp>(&small(), 2, US(1));
-    submit(&mut network, 0, 1, 1, 50_000, Kind::OneWay);
-    network.run_until(at(US(20)));
-    network.restart(1, Host::new(HostId(1), small().into()));
-    network.run_until(at(MS(1)));
-    assert_eq!(events(&mut network), ["h0: 1 with h1 failed: peer forgot"]);
-    assert!(network.run_until(at(MS(300))));
-    assert!(network.hosts.iter().all(Host::is_idle), "its half of the message too");
-}
-
-#[test]
-fn a_client_notices_that_its_server_forgot_the_request() {
-    let mut network = network::<Ndp>(&small(), 2, US(1));
-    network.respond = None;
-    submit(&mut network, 0, 1, 1, 100, Kind::Request);
-    network.run_until(at(MS(25)));
-    // It is alive, and busy.
-    assert_eq!(
-        trace(&mut network)[2..],
-        ["h0>h1 p7 ASK 1", "h1>h0 p7 ACK 1 complete", "h0>h1 p7 ASK 1", "h1>h0 p7 ACK 1 complete"]
-    );
-    network.restart(1, Host::new(HostId(1), small().into()));
-    network.events.clear();
-    network.run_until(at(MS(50)));
-    assert_eq!(events(&mut network), ["h0: 1 with h1 failed: peer forgot"]);
-    submit(&mut network, 0, 1, 2, 100, Kind::Request);
-    network.run_until(at(MS(51)));
-    network.set_down(1, true);
-    network.events.clear();
-    assert!(network.run_until(at(MS(2_000))));
-    assert_eq!(events(&mut network), ["h0: 2 with h1 failed: peer silent"]);
-}
-
-#[test]
-fn what_is_cancelled_is_forgotten() {
-    let mut network = network::<Ndp>(&small(), 2, US(1));
-    submit(&mut network, 0, 1, 1, 50_000, Kind::OneWay);
-    network.run_until(at(US(20)));
-    network.cancel(0, 1, id(1));
-    network.run_until(at(MS(1)));
-    assert!(network.hosts[0].is_idle());
-    submit(&mut network, 0, 1, 2, 50_000, Kind::OneWay);
-    network.run_until(network.now() + US(20));
-    network.cancel(1, 0, id(2));
-    // It counts as received, and the application does not get it.
-    network.run_until(at(MS(3)));
-    assert_eq!(events(&mut network), ["h0: 2 sent to h1"]);
-    assert!(network.run_until(at(MS(400))));
-    assert!(network.hosts.iter().all(Host::is_idle));
 }

@@ -6,6 +6,7 @@ mod return_to_sender;
 mod robust;
 
 use std::fmt::Write as _;
+use std::ops::Range;
 
 use rackweave_core::{MessageId, Packet, Rng, Span};
 use rackweave_wire::ndp::{Body, Header};
@@ -21,6 +22,20 @@ impl DrivenSubject for Ndp {
     const EXPECT: Expect = Expect { acknowledgement: control_span(), ..Expect::RELIABLE };
 
     const COMPLETE: &str = "h1>h0 p7 ACK 1 complete";
+
+    const REPEATED: &[&str] =
+        &["h1>h0 p7 ACK 1 complete", "h0>h1 p0 DATA 1 0 +100 of 100", "h1>h0 p7 ACK 1 complete"];
+
+    const KNOWN: &str = "ACK 1 complete";
+
+    /// The first window, and one packet at each timeout except the last, after 5 to 10 ms each.
+    const TO_NOBODY: Range<usize> = 3 + 16..3 + 32;
+
+    const SENT_AGAIN: bool = false;
+
+    fn small() -> Config {
+        dialogue::small()
+    }
 
     fn variants() -> Vec<Config> {
         vec![Config::paper(LINK), Config::polo_slides(LINK)]
@@ -72,7 +87,7 @@ impl DrivenSubject for Ndp {
     fn line(packet: &Packet<Header>) -> String {
         let mut text = format!("{}>{} p{} ", packet.src, packet.dst, packet.priority);
         let message = MessageId(packet.header.id.get());
-        let packets = |offset| offset / Config::paper(LINK).max_payload;
+        let packets = |offset| offset / Config::paper(LINK).common.max_payload;
         let _ = match packet.header.body {
             Body::Data { message_length, offset, len, .. } => {
                 write!(text, "DATA {message} {} +{len} of {message_length}", packets(offset))

@@ -12,7 +12,7 @@ fn a_long_message_is_pulled_at_99_percent() {
     let bytes = 50_000_000;
     submit(&mut network, 0, 1, 1, bytes, Kind::OneWay);
     assert!(network.run_until(at(Span::from_secs(1))));
-    let ideal = LINK.span_of(config.framing().message_wire_bytes(bytes));
+    let ideal = LINK.span_of(config.common.framing().message_wire_bytes(bytes));
     let share = ideal.as_ps() as f64 / network.events[0].0.as_ps() as f64;
     assert!((0.989..0.992).contains(&share), "{share}");
 }
@@ -30,7 +30,7 @@ fn an_incast_is_pulled_at_the_receivers_pace_and_fairly() {
     assert!(network.run_until(at(Span::from_secs(1))));
     let delivered: Vec<Time> = deliveries(&network).map(|(at, _)| at).collect();
     assert_eq!(delivered.len(), senders as usize);
-    let all = LINK.span_of(config.framing().message_wire_bytes(packets * 1_436)) * senders;
+    let all = LINK.span_of(config.common.framing().message_wire_bytes(packets * 1_436)) * senders;
     let last = delivered[senders as usize - 1];
     assert!(last >= at(all) && last < at(all + Span::from_us(10)), "{last} for {all}");
     // Equal messages in round-robin order end together.

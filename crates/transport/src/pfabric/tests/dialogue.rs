@@ -5,14 +5,13 @@ use rackweave_wire::pfabric::{Body, Header};
 
 use super::{Config, PFabric};
 use crate::pfabric::Host;
-use crate::tests::driven::trace;
+use crate::tests::driven::{impatient, kept_behind_shorter_ones, trace};
 use crate::tests::suite::{at, events, network, submit};
-use rackweave_core::HostId;
 
 const US: fn(u64) -> Span = Span::from_us;
 const MS: fn(u64) -> Span = Span::from_ms;
 
-fn small() -> Config {
+pub(super) fn small() -> Config {
     Config { initial_window: 3, max_window: 4, ..Config::paper() }
 }
 
@@ -135,74 +134,11 @@ fn the_shortest_message_of_a_host_is_first() {
     assert!(network.packets.iter().all(|(_, packet)| packet.src != packet.dst));
 }
 
-#[test]
-fn a_lost_acknowledgement_is_repeated() {
-    let mut network = network::<PFabric>(&small(), 2, US(1));
-    submit(&mut network, 0, 1, 1, 100, Kind::OneWay);
-    network.lose = Some(|packet| matches!(packet.header.body, Body::Complete));
-    network.run_until(at(US(20)));
-    network.lose = None;
-    network.run_until(at(MS(10)));
-    assert_eq!(
-        trace(&mut network)[1..],
-        ["h1>h0 p7 COMPLETE 1", "h0>h1 p0 DATA 1 0 +100 of 100", "h1>h0 p7 COMPLETE 1"]
-    );
-    assert_eq!(events(&mut network), ["h1: OneWay 1 of 100 bytes from h0", "h0: 1 sent to h1"]);
-}
-
-#[test]
-fn a_peer_that_never_answers_is_silent() {
-    let mut network = network::<PFabric>(&small(), 2, US(1));
-    network.set_down(1, true);
-    submit(&mut network, 0, 1, 1, 10_000, Kind::OneWay);
-    assert!(network.run_until(at(MS(200))));
-    assert_eq!(events(&mut network), ["h0: 1 with h1 failed: peer silent"]);
-    // A window, four packets, and probes at intervals of up to 1 ms, some of them shortened by half.
-    let packets = trace(&mut network).len();
-    assert!((7 + 160..7 + 330).contains(&packets), "{packets}");
-}
-
-#[test]
-fn a_receiver_that_restarts_gets_the_message_again() {
-    let mut network = network::<PFabric>(&small(), 2, US(1));
-    submit(&mut network, 0, 1, 1, 50_000, Kind::OneWay);
-    network.run_until(at(US(20)));
-    network.restart(1, Host::new(HostId(1), small().into()));
-    network.run_until(at(MS(10)));
-    assert_eq!(events(&mut network), ["h1: OneWay 1 of 50000 bytes from h0", "h0: 1 sent to h1"]);
-    assert!(network.hosts.iter().all(Host::is_idle));
-}
-
-#[test]
-fn a_client_notices_that_its_server_forgot_the_request() {
-    let mut network = network::<PFabric>(&small(), 2, US(1));
-    network.respond = None;
-    submit(&mut network, 0, 1, 1, 100, Kind::Request);
-    network.run_until(at(MS(10)));
-    // It is alive, and busy.
-    assert_eq!(trace(&mut network)[2..], ["h0>h1 p7 ASK 1", "h1>h0 p7 BUSY 1"]);
-    network.restart(1, Host::new(HostId(1), small().into()));
-    network.events.clear();
-    network.run_until(at(MS(20)));
-    assert_eq!(events(&mut network), ["h0: 1 with h1 failed: peer forgot"]);
-}
-
 /// A message that waits at its own host for longer than the patience is not given up, at either end.
 #[test]
 fn a_message_that_waits_for_shorter_ones_is_kept() {
-    let config = Config { patience: MS(10), finished_for: MS(20), ..Config::paper() };
-    let config = Config { ask_interval: MS(2), ..config };
-    let mut network = network::<PFabric>(&config, 3, Span::ZERO);
-    submit(&mut network, 0, 1, 1, 1_000_000, Kind::OneWay);
-    network.run_until(at(US(100)));
-    // 40 ms of shorter messages to another host.
-    for n in 2..102 {
-        submit(&mut network, 0, 2, n, 490_000, Kind::OneWay);
-    }
-    network.run_until(at(MS(60)));
-    let events = events(&mut network);
-    assert!(events.iter().all(|event| !event.contains("failed")), "{events:?}");
-    assert!(events.contains(&"h1: OneWay 1 of 1000000 bytes from h0".to_owned()));
+    let config = Config { ask_interval: MS(2), ..Config::paper() };
+    let network = kept_behind_shorter_ones::<PFabric>(config);
     // One every 2.5 ms, for 41.4 ms.
     assert_eq!(network.packets.iter().filter(|(_, packet)| is_probe(packet)).count(), 16);
 }
@@ -211,8 +147,7 @@ fn a_message_that_waits_for_shorter_ones_is_kept() {
 /// the sender does not take the receiver for dead.
 #[test]
 fn a_message_that_a_switch_holds_back_is_not_given_up() {
-    let config = Config { patience: MS(10), finished_for: MS(20), ..Config::paper() };
-    let config = Config { ask_interval: MS(2), ..config };
+    let config = impatient(Config { ask_interval: MS(2), ..Config::paper() }, MS(10));
     let mut network = network::<PFabric>(&config, 2, Span::ZERO);
     network.lose = Some(|packet| packet.header.rank().is_some());
     submit(&mut network, 0, 1, 1, 10_000, Kind::OneWay);

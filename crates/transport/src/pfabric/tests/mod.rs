@@ -4,6 +4,7 @@ mod dialogue;
 mod path;
 
 use std::fmt::Write as _;
+use std::ops::Range;
 
 use rackweave_core::{MessageId, Packet, Rng, Span};
 use rackweave_switch::config::{BufferConfig, SwitchConfig};
@@ -20,6 +21,18 @@ impl DrivenSubject for PFabric {
     const EXPECT: Expect = Expect { acknowledgement: control_span(), ..Expect::RELIABLE };
 
     const COMPLETE: &str = "h1>h0 p7 COMPLETE 1";
+
+    const REPEATED: &[&str] =
+        &["h1>h0 p7 COMPLETE 1", "h0>h1 p0 DATA 1 0 +100 of 100", "h1>h0 p7 COMPLETE 1"];
+
+    const KNOWN: &str = "BUSY 1";
+
+    /// A window, four packets, and probes at intervals of up to 1 ms, some of them shortened by half.
+    const TO_NOBODY: Range<usize> = 7 + 160..7 + 330;
+
+    fn small() -> Config {
+        dialogue::small()
+    }
 
     fn variants() -> Vec<Config> {
         let narrow = Config { initial_window: 3, max_window: 3, ..Config::paper() };

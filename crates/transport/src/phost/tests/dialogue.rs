@@ -6,23 +6,15 @@ use rackweave_wire::phost::Body;
 
 use super::{Config, DrivenSubject as _, LINK, PHost};
 use crate::phost::Host;
-use crate::tests::Network;
-use crate::tests::driven::trace;
+use crate::tests::driven::{lost, trace};
 use crate::tests::suite::{at, events, id, network, submit};
 
 const US: fn(u64) -> Span = Span::from_us;
 const MS: fn(u64) -> Span = Span::from_ms;
 
 /// Two free packets, so that tokens start early, and at most two unused tokens.
-fn small() -> Config {
+pub(super) fn small() -> Config {
     Config::paper(LINK).with_free_tokens(2)
-}
-
-/// Drops all packets that hosts send while `f` runs.
-fn lost<T>(network: &mut Network<Host>, f: impl FnOnce(&mut Network<Host>) -> T) {
-    network.lose = Some(|_| true);
-    f(network);
-    network.lose = None;
 }
 
 #[test]
@@ -175,7 +167,7 @@ fn a_lost_request_is_repeated() {
     let mut network = network::<PHost>(&small(), 2, US(1));
     lost(&mut network, |network| {
         submit(network, 0, 1, 1, 100, Kind::OneWay);
-        network.run_until(at(US(10)))
+        network.run_until(at(US(10)));
     });
     network.run_until(at(MS(10)));
     assert_eq!(
@@ -190,56 +182,4 @@ fn a_lost_request_is_repeated() {
             "h1>h0 p7 ACK 1",
         ]
     );
-}
-
-#[test]
-fn a_lost_acknowledgement_is_repeated() {
-    let mut network = network::<PHost>(&small(), 2, US(1));
-    submit(&mut network, 0, 1, 1, 100, Kind::OneWay);
-    network.lose = Some(|packet| matches!(packet.header.body, Body::Ack));
-    network.run_until(at(US(500)));
-    network.lose = None;
-    network.run_until(at(MS(10)));
-    assert_eq!(
-        trace(&mut network)[2..],
-        ["h1>h0 p7 ACK 1", "h0>h1 p7 RTS 1 of 100", "h1>h0 p7 ACK 1"]
-    );
-    assert_eq!(events(&mut network), ["h1: OneWay 1 of 100 bytes from h0", "h0: 1 sent to h1"]);
-}
-
-#[test]
-fn a_peer_that_never_answers_is_silent() {
-    let mut network = network::<PHost>(&small(), 2, US(1));
-    network.set_down(1, true);
-    submit(&mut network, 0, 1, 1, 10_000, Kind::OneWay);
-    assert!(network.run_until(at(MS(200))));
-    assert_eq!(events(&mut network), ["h0: 1 with h1 failed: peer silent"]);
-    // The free packets, and requests to send after 1, 2, 4 and then up to 8 ms.
-    let packets = trace(&mut network).len();
-    assert!((2 + 20..2 + 45).contains(&packets), "{packets}");
-}
-
-#[test]
-fn a_receiver_that_restarts_gets_the_message_again() {
-    let mut network = network::<PHost>(&small(), 2, US(1));
-    submit(&mut network, 0, 1, 1, 50_000, Kind::OneWay);
-    network.run_until(at(US(20)));
-    network.restart(1, Host::new(HostId(1), small().into()));
-    network.run_until(at(MS(10)));
-    assert_eq!(events(&mut network), ["h1: OneWay 1 of 50000 bytes from h0", "h0: 1 sent to h1"]);
-    assert!(network.hosts.iter().all(Host::is_idle));
-}
-
-#[test]
-fn a_client_notices_that_its_server_forgot_the_request() {
-    let mut network = network::<PHost>(&small(), 2, US(1));
-    network.respond = None;
-    submit(&mut network, 0, 1, 1, 100, Kind::Request);
-    network.run_until(at(MS(10)));
-    // It is alive, and busy.
-    assert_eq!(trace(&mut network)[3..], ["h0>h1 p7 ASK 1", "h1>h0 p7 BUSY 1"]);
-    network.restart(1, Host::new(HostId(1), small().into()));
-    network.events.clear();
-    network.run_until(at(MS(20)));
-    assert_eq!(events(&mut network), ["h0: 1 with h1 failed: peer forgot"]);
 }

@@ -5,6 +5,7 @@ mod path;
 mod robust;
 
 use std::fmt::Write as _;
+use std::ops::Range;
 
 use rackweave_core::{MessageId, Packet, Rng, Span};
 use rackweave_wire::phost::{Body, Header};
@@ -21,6 +22,17 @@ impl DrivenSubject for PHost {
         Expect { head_start: control_span(), acknowledgement: control_span(), ..Expect::RELIABLE };
 
     const COMPLETE: &str = "h1>h0 p7 ACK 1";
+
+    const REPEATED: &[&str] = &["h1>h0 p7 ACK 1", "h0>h1 p7 RTS 1 of 100", "h1>h0 p7 ACK 1"];
+
+    const KNOWN: &str = "BUSY 1";
+
+    /// The free packets, and requests to send after 1, 2, 4 and then up to 8 ms.
+    const TO_NOBODY: Range<usize> = 2 + 20..2 + 45;
+
+    fn small() -> Config {
+        dialogue::small()
+    }
 
     fn variants() -> Vec<Config> {
         vec![Config::paper(LINK), Config::polo_slides(LINK), Config::yaps(LINK)]

@@ -14,7 +14,8 @@ fn holding_back_costs_a_long_message_a_round_trip() {
     let bytes = 200_000;
     submit(&mut network, 0, 1, 1, bytes, Kind::OneWay);
     network.run_until(at(Span::from_secs(1)));
-    let ideal = control_span() + LINK.span_of(config.framing().message_wire_bytes(bytes)) + delay;
+    let ideal =
+        control_span() + LINK.span_of(config.common.framing().message_wire_bytes(bytes)) + delay;
     let lost = network.events[0].0.since(Time::ZERO + ideal);
     assert!(lost >= delay * 2 && lost < delay * 2 + Span::from_us(2), "{lost}");
 }

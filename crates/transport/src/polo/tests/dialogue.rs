@@ -5,23 +5,16 @@ use rackweave_core::{HostId, Kind, Span, Time};
 use super::{Body, Config, Polo};
 use crate::polo::Host;
 use crate::tests::Network;
-use crate::tests::driven::trace;
-use crate::tests::suite::{at, events, id, network, submit};
+use crate::tests::driven::{lost, trace};
+use crate::tests::suite::{at, events, network, submit};
 
 /// A window of three packets, so that driving packets start early.
-fn small() -> Config {
+pub(super) fn small() -> Config {
     Config { first_window: 3, ..Config::slides() }
 }
 
 const US: fn(u64) -> Span = Span::from_us;
 const MS: fn(u64) -> Span = Span::from_ms;
-
-/// Drops all packets that hosts send while `f` runs.
-fn lost<T>(network: &mut Network<Host>, f: impl FnOnce(&mut Network<Host>) -> T) {
-    network.lose = Some(|_| true);
-    f(network);
-    network.lose = None;
-}
 
 #[test]
 fn a_short_request() {
@@ -392,85 +385,4 @@ fn a_paused_sender_is_quiet_and_a_lost_resume_is_repeated() {
     network.lose = None;
     network.run_until(at(MS(2)));
     assert_eq!(events(&mut network), ["h0: OneWay 2 of 18980 bytes from h2", "h2: 2 sent to h0"]);
-}
-
-#[test]
-fn a_peer_that_never_answers_is_silent() {
-    let mut network = network::<Polo>(&small(), 2, US(1));
-    network.set_down(1, true);
-    submit(&mut network, 0, 1, 1, 10_000, Kind::OneWay);
-    assert!(network.run_until(at(MS(1_000))));
-    assert_eq!(events(&mut network), ["h0: 1 with h1 failed: peer silent"]);
-    // The first window, and an adjoint packet at each timeout: after 1, 2, 4 and then 8 ms, with random
-    // spreading.
-    let packets = trace(&mut network).len();
-    assert!((4 + 100..4 + 200).contains(&packets), "{packets}");
-    assert_eq!(network.hosts[0].exchanges_under_way(), 0);
-}
-
-#[test]
-fn a_receiver_that_restarts_asks_for_all_of_it() {
-    let mut network = network::<Polo>(&small(), 2, US(1));
-    submit(&mut network, 0, 1, 1, 500_000, Kind::OneWay);
-    network.run_until(at(US(100)));
-    network.restart(1, Host::new(HostId(1), small().into()));
-    network.run_until(at(MS(5)));
-    assert_eq!(events(&mut network), ["h1: OneWay 1 of 500000 bytes from h0", "h0: 1 sent to h1"]);
-    assert!(network.run_until(at(MS(2_000))));
-    assert!(network.hosts.iter().all(Host::is_idle));
-}
-
-#[test]
-fn a_sender_that_restarts_leaves_nothing_behind() {
-    let mut network = network::<Polo>(&small(), 3, US(1));
-    submit(&mut network, 1, 0, 1, 500_000, Kind::OneWay);
-    submit(&mut network, 2, 0, 2, 500_000, Kind::OneWay);
-    network.run_until(at(US(100)));
-    network.restart(1, Host::new(HostId(1), small().into()));
-    network.run_until(at(MS(5)));
-    // The other flow continues, although the packets requested from the first do not arrive.
-    assert_eq!(events(&mut network), ["h0: OneWay 2 of 500000 bytes from h2", "h2: 2 sent to h0"]);
-    assert_eq!(network.hosts[0].exchanges_under_way(), 1);
-    assert!(network.run_until(at(MS(2_000))));
-    assert!(network.hosts.iter().all(Host::is_idle));
-}
-
-#[test]
-fn a_client_notices_that_its_server_forgot_the_request() {
-    let mut network = network::<Polo>(&small(), 2, US(1));
-    network.respond = None;
-    submit(&mut network, 0, 1, 1, 100, Kind::Request);
-    network.run_until(at(MS(70)));
-    // It is alive, and busy.
-    assert_eq!(
-        trace(&mut network)[3..],
-        ["h0>h1 p7 ASK 1", "h1>h0 p7 COMPLETE 1", "h0>h1 p7 ASK 1", "h1>h0 p7 COMPLETE 1"]
-    );
-    network.restart(1, Host::new(HostId(1), small().into()));
-    network.events.clear();
-    network.run_until(at(MS(100)));
-    assert_eq!(events(&mut network), ["h0: 1 with h1 failed: peer forgot"]);
-    submit(&mut network, 0, 1, 2, 100, Kind::Request);
-    network.run_until(at(MS(101)));
-    network.set_down(1, true);
-    network.events.clear();
-    assert!(network.run_until(at(MS(3_000))));
-    assert_eq!(events(&mut network), ["h0: 2 with h1 failed: peer silent"]);
-}
-
-#[test]
-fn what_is_cancelled_is_forgotten() {
-    let mut network = network::<Polo>(&small(), 2, US(1));
-    submit(&mut network, 0, 1, 1, 50_000, Kind::OneWay);
-    network.run_until(at(US(20)));
-    network.cancel(0, 1, id(1));
-    assert!(network.run_until(at(MS(2_000))));
-    assert!(network.hosts.iter().all(Host::is_idle));
-    submit(&mut network, 0, 1, 2, 50_000, Kind::OneWay);
-    network.run_until(network.now() + US(20));
-    network.cancel(1, 0, id(2));
-    // It counts as received, and the application does not get it.
-    assert!(network.run_until(at(MS(5_000))));
-    assert_eq!(events(&mut network), ["h0: 2 sent to h1"]);
-    assert!(network.hosts.iter().all(Host::is_idle));
 }

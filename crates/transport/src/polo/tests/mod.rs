@@ -5,11 +5,13 @@ mod path;
 mod robust;
 
 use std::fmt::Write as _;
+use std::ops::Range;
 
 use rackweave_core::{Ecn, MessageId, Packet, Rng, Span};
 use rackweave_wire::polo::{Body, Header};
 
 use super::{Config, DriveOrder, Polo};
+use crate::exchange;
 use crate::tests::driven::{DrivenSubject, driven_suite};
 use crate::tests::suite::{Expect, control_span};
 
@@ -22,6 +24,23 @@ impl DrivenSubject for Polo {
 
     const COMPLETE: &str = "h1>h0 p7 COMPLETE 1";
 
+    const REPEATED: &[&str] = &[
+        "h1>h0 p7 COMPLETE 1",
+        "h0>h1 p7 ADJOINT 1 sent 1 epoch 0 timeout",
+        "h1>h0 p7 COMPLETE 1",
+    ];
+
+    const KNOWN: &str = "COMPLETE 1";
+
+    /// The first window, and an adjoint packet at each timeout: after 1, 2, 4 and then 8 ms, with random spreading.
+    const TO_NOBODY: Range<usize> = 4 + 100..4 + 200;
+
+    const MIDWAY: (&[u64], Span) = (&[500_000], Span::from_us(100));
+
+    fn small() -> Config {
+        dialogue::small()
+    }
+
     /// The protocol of the slides, and its variants.
     fn variants() -> Vec<Config> {
         let slides = Config::slides;
@@ -32,7 +51,12 @@ impl DrivenSubject for Polo {
             Config { pause_only_if_full: true, ..slides() },
             Config { recovery_1: false, ..slides() },
             Config { first_window: 1, order: DriveOrder::FewestLeft, ..slides() },
-            Config { spray: true, reorder_margin: 3, wake_in_quiet_epochs: false, ..slides() },
+            Config {
+                common: exchange::Config { spray: true, ..slides().common },
+                reorder_margin: 3,
+                wake_in_quiet_epochs: false,
+                ..slides()
+            },
         ]
     }
 
@@ -91,7 +115,7 @@ impl DrivenSubject for Polo {
         let mark = |set, text| if set { text } else { "" };
         let _ = match packet.header.body {
             Body::Data { offset, len, driven, retransmit, .. } => {
-                let number = offset / Config::slides().max_payload;
+                let number = offset / Config::slides().common.max_payload;
                 let (driven, retransmitted) =
                     (mark(driven, " driven"), mark(retransmit, " retransmit"));
                 write!(text, "DATA {message} {number} +{len}{driven}{retransmitted}")

@@ -19,7 +19,7 @@ fn a_long_message_fills_the_link_but_for_adjoint_packets() {
         .iter()
         .filter(|(_, packet)| packet.src == HostId(0) && packet.priority == 7);
     let adjoints = LINK.span_of(84) * adjoints.count() as u64;
-    let ideal = network.ideal(bytes, config.framing());
+    let ideal = network.ideal(bytes, config.common.framing());
     let took = network.events[0].0.since(Time::ZERO);
     assert!(took >= ideal && took <= ideal + adjoints, "{took}: {ideal} and {adjoints}");
     assert!(adjoints * 50 < ideal, "{adjoints} of {ideal}");

@@ -1,11 +1,10 @@
 //! Packet traces of whole conversations.
 
-use rackweave_core::{HostId, Kind, Packet, Span};
+use rackweave_core::{Kind, Packet, Span};
 use rackweave_wire::sird::{Body, Header};
 
 use super::{Config, Sird, paper};
-use crate::sird::Host;
-use crate::tests::driven::trace;
+use crate::tests::driven::{kept_behind_shorter_ones, trace};
 use crate::tests::suite::{at, events, network, submit};
 
 const US: fn(u64) -> Span = Span::from_us;
@@ -129,72 +128,9 @@ fn an_unscheduled_message_that_is_lost_is_credited() {
     );
 }
 
-#[test]
-fn a_lost_acknowledgement_is_repeated() {
-    let mut network = network::<Sird>(&paper(), 2, US(1));
-    submit(&mut network, 0, 1, 1, 100, Kind::OneWay);
-    network.lose = Some(|packet| matches!(packet.header.body, Body::Ack));
-    network.run_until(at(US(20)));
-    network.lose = None;
-    network.run_until(at(MS(10)));
-    assert_eq!(
-        trace(&mut network)[1..],
-        ["h1>h0 p7 ACK 1", "h0>h1 p7 REQUEST 1 of 100 unscheduled 1", "h1>h0 p7 ACK 1"]
-    );
-    assert_eq!(events(&mut network), ["h1: OneWay 1 of 100 bytes from h0", "h0: 1 sent to h1"]);
-}
-
-#[test]
-fn a_peer_that_never_answers_is_silent() {
-    let mut network = network::<Sird>(&paper(), 2, US(1));
-    network.set_down(1, true);
-    submit(&mut network, 0, 1, 1, 20_000, Kind::OneWay);
-    assert!(network.run_until(at(MS(200))));
-    assert_eq!(events(&mut network), ["h0: 1 with h1 failed: peer silent"]);
-    // At intervals of 1 to 8 ms, some of them shortened by half.
-    let packets = trace(&mut network).len();
-    assert!((20..45).contains(&packets), "{packets}");
-}
-
-#[test]
-fn a_receiver_that_restarts_gets_the_message_again() {
-    let mut network = network::<Sird>(&paper(), 2, US(1));
-    submit(&mut network, 0, 1, 1, 50_000, Kind::OneWay);
-    network.run_until(at(US(20)));
-    network.restart(1, Host::new(HostId(1), paper().into()));
-    network.run_until(at(MS(20)));
-    assert_eq!(events(&mut network), ["h1: OneWay 1 of 50000 bytes from h0", "h0: 1 sent to h1"]);
-    assert!(network.hosts.iter().all(Host::is_idle));
-}
-
-#[test]
-fn a_client_notices_that_its_server_forgot_the_request() {
-    let mut network = network::<Sird>(&paper(), 2, US(1));
-    network.respond = None;
-    submit(&mut network, 0, 1, 1, 100, Kind::Request);
-    network.run_until(at(MS(10)));
-    // It is alive, and busy.
-    assert_eq!(trace(&mut network)[2..], ["h0>h1 p7 ASK 1", "h1>h0 p7 BUSY 1"]);
-    network.restart(1, Host::new(HostId(1), paper().into()));
-    network.events.clear();
-    network.run_until(at(MS(20)));
-    assert_eq!(events(&mut network), ["h0: 1 with h1 failed: peer forgot"]);
-}
-
 /// A message that waits at its own host for longer than the patience is not given up, at either end.
 #[test]
 fn a_message_that_waits_for_shorter_ones_is_kept() {
-    let config = Config { patience: MS(10), finished_for: MS(20), ..paper() };
-    let config = Config { max_request_interval: MS(2), srpt_percent: 100, ..config };
-    let mut network = network::<Sird>(&config, 3, Span::ZERO);
-    submit(&mut network, 0, 1, 1, 1_000_000, Kind::OneWay);
-    network.run_until(at(US(100)));
-    // 40 ms of shorter messages to another host.
-    for n in 2..102 {
-        submit(&mut network, 0, 2, n, 490_000, Kind::OneWay);
-    }
-    network.run_until(at(MS(60)));
-    let events = events(&mut network);
-    assert!(events.iter().all(|event| !event.contains("failed")), "{events:?}");
-    assert!(events.contains(&"h1: OneWay 1 of 1000000 bytes from h0".to_owned()));
+    let config = Config { max_request_interval: MS(2), srpt_percent: 100, ..paper() };
+    kept_behind_shorter_ones::<Sird>(config);
 }

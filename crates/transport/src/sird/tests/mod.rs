@@ -5,6 +5,7 @@ mod dialogue;
 mod path;
 
 use std::fmt::Write as _;
+use std::ops::Range;
 
 use rackweave_core::{Ecn, MessageId, Packet, Rng, Span};
 use rackweave_wire::sird::{Body, Header};
@@ -26,6 +27,18 @@ impl DrivenSubject for Sird {
     const EXPECT: Expect = Expect { acknowledgement: control_span(), ..Expect::RELIABLE };
 
     const COMPLETE: &str = "h1>h0 p7 ACK 1";
+
+    const REPEATED: &[&str] =
+        &["h1>h0 p7 ACK 1", "h0>h1 p7 REQUEST 1 of 100 unscheduled 1", "h1>h0 p7 ACK 1"];
+
+    const KNOWN: &str = "BUSY 1";
+
+    /// The packets without credit, and requests at intervals of 1 to 8 ms, some of them shortened by half.
+    const TO_NOBODY: Range<usize> = 7 + 19..7 + 45;
+
+    fn small() -> Config {
+        paper()
+    }
 
     fn variants() -> Vec<Config> {
         let in_turn = Config { order: CreditOrder::RoundRobin, srpt_percent: 0, ..paper() };

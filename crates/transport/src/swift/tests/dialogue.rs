@@ -5,7 +5,7 @@ use rackweave_wire::swift::{Body, Header, Sack};
 
 use super::{Config, Swift};
 use crate::swift::Host;
-use crate::tests::driven::{forged, trace};
+use crate::tests::driven::{forged, impatient, trace};
 use crate::tests::suite::{at, events, id, network, submit};
 
 const US: fn(u64) -> Span = Span::from_us;
@@ -138,28 +138,9 @@ fn messages_to_one_host_are_sent_in_turn_and_share_a_window() {
     );
 }
 
-#[test]
-fn a_lost_acknowledgement_of_a_whole_message_is_repeated() {
-    let mut network = network::<Swift>(&Config::htsim(), 2, US(1));
-    submit(&mut network, 0, 1, 1, 100, Kind::OneWay);
-    network.lose = Some(|packet| matches!(packet.header.body, Body::Complete { .. }));
-    network.run_until(at(US(20)));
-    network.lose = None;
-    network.run_until(at(MS(10)));
-    assert_eq!(
-        trace(&mut network)[1..],
-        [
-            "h1>h0 p0 COMPLETE 1 #1 wait 0",
-            "h0>h1 p0 DATA 1 0 +100 #2",
-            "h1>h0 p0 COMPLETE 1 #2 wait 0",
-        ]
-    );
-    assert_eq!(events(&mut network), ["h1: OneWay 1 of 100 bytes from h0", "h0: 1 sent to h1"]);
-}
-
 /// All messages to a silent peer fail at the same time, also those of which nothing was sent.
 #[test]
-fn a_peer_that_never_answers_is_silent() {
+fn the_window_to_a_silent_peer_shrinks() {
     let mut network = network::<Swift>(&Config::htsim(), 2, US(1));
     network.set_down(1, true);
     submit(&mut network, 0, 1, 1, 10_000, Kind::OneWay);
@@ -175,36 +156,6 @@ fn a_peer_that_never_answers_is_silent() {
     assert!((26 + 14..=26 + 29).contains(&sent), "{sent}");
 }
 
-#[test]
-fn a_receiver_that_restarts_gets_the_message_again() {
-    for bytes in [50_000, 1_460 * 16] {
-        let config = Config::htsim();
-        let mut network = network::<Swift>(&config, 2, US(1));
-        submit(&mut network, 0, 1, 1, bytes, Kind::OneWay);
-        network.run_until(at(US(15)));
-        network.restart(1, Host::new(HostId(1), config.into()));
-        network.run_until(at(MS(20)));
-        let delivered = format!("h1: OneWay 1 of {bytes} bytes from h0");
-        assert_eq!(events(&mut network), [&*delivered, "h0: 1 sent to h1"]);
-        assert!(network.hosts.iter().all(Host::is_idle));
-    }
-}
-
-#[test]
-fn a_client_notices_that_its_server_forgot_the_request() {
-    let config = Config::htsim();
-    let mut network = network::<Swift>(&config, 2, US(1));
-    network.respond = None;
-    submit(&mut network, 0, 1, 1, 100, Kind::Request);
-    network.run_until(at(MS(10)));
-    // It is alive, and busy.
-    assert_eq!(trace(&mut network)[2..], ["h0>h1 p0 ASK 1", "h1>h0 p0 BUSY 1"]);
-    network.restart(1, Host::new(HostId(1), config.into()));
-    network.events.clear();
-    network.run_until(at(MS(20)));
-    assert_eq!(events(&mut network), ["h0: 1 with h1 failed: peer forgot"]);
-}
-
 /// A message whose turn comes seldom, because its flow is slow, is not given up at either end.
 #[test]
 fn a_message_that_waits_for_its_turn_is_kept() {
@@ -214,10 +165,9 @@ fn a_message_that_waits_for_its_turn_is_kept() {
         per_hop: Span::ZERO,
         scaling_range: Span::ZERO,
         beta_permille: 1000,
-        patience: MS(50),
-        finished_for: MS(60),
         ..Config::htsim()
     };
+    let config = impatient(config, MS(50));
     let mut network = network::<Swift>(&config, 2, US(20));
     // At the smallest window a packet is sent every 10 ms: each message has a turn every 100 ms.
     for n in 1..=10 {
@@ -235,7 +185,7 @@ fn a_message_that_waits_for_its_turn_is_kept() {
 /// message nor its flow has that packet to send again then; what the receiver misses when it is probed has not arrived.
 #[test]
 fn a_probed_receiver_gets_what_it_misses() {
-    let config = Config { patience: MS(50), finished_for: MS(60), ..Config::htsim() };
+    let config = impatient(Config::htsim(), MS(50));
     let mut network = network::<Swift>(&config, 2, US(1));
     network.lose = Some(|packet| matches!(packet.header.body, Body::Data { number: 3, .. }));
     submit(&mut network, 0, 1, 1, 3 * 1_460, Kind::OneWay);

@@ -4,6 +4,7 @@ mod dialogue;
 mod path;
 
 use std::fmt::Write as _;
+use std::ops::Range;
 
 use rackweave_core::{MessageId, Packet, Rng, Span};
 use rackweave_wire::swift::{Body, Header, Sack};
@@ -19,6 +20,24 @@ impl DrivenSubject for Swift {
     const EXPECT: Expect = Expect { acknowledgement: control_span(), ..Expect::RELIABLE };
 
     const COMPLETE: &str = "h1>h0 p0 COMPLETE 1 #1 wait 0";
+
+    const REPEATED: &[&str] = &[
+        "h1>h0 p0 COMPLETE 1 #1 wait 0",
+        "h0>h1 p0 DATA 1 0 +100 #2",
+        "h1>h0 p0 COMPLETE 1 #2 wait 0",
+    ];
+
+    const KNOWN: &str = "BUSY 1";
+
+    /// The message, and after the first timeouts every 10 ms what a timeout repeats.
+    const TO_NOBODY: Range<usize> = 7 + 14..7 + 40;
+
+    /// The second ends with the window.
+    const MIDWAY: (&[u64], Span) = (&[50_000, 1_460 * 16], Span::from_us(15));
+
+    fn small() -> Config {
+        Config::htsim()
+    }
 
     fn variants() -> Vec<Config> {
         let below_one = Config { initial_window: 1, ..Config::htsim() };

@@ -13,7 +13,7 @@ const US: fn(u64) -> Span = Span::from_us;
 const MS: fn(u64) -> Span = Span::from_ms;
 
 /// A window of four packets, so that credit is needed early.
-fn small(config: Config) -> Config {
+pub(super) fn small(config: Config) -> Config {
     Config { max_window: 6_000, ..config }
 }
 

@@ -4,6 +4,7 @@ mod dialogue;
 mod path;
 
 use std::fmt::Write as _;
+use std::ops::Range;
 
 use rackweave_core::{MessageId, Packet, Rng, Span};
 use rackweave_switch::config::{SwitchConfig, TrimConfig};
@@ -24,6 +25,26 @@ impl DrivenSubject for Uet {
 
     const COMPLETE: &str = "h1>h0 p7 ACK 1 complete";
 
+    /// The timeout sends an RTS, and so does the timer of a message of which nothing is in flight then.
+    const REPEATED: &[&str] = &[
+        "h1>h0 p7 ACK 1 complete",
+        "h0>h1 p7 RTS 1 target 6 backlog 6",
+        "h0>h1 p7 RTS 1 target 6 backlog 6",
+        "h1>h0 p7 ACK 1 complete",
+        "h1>h0 p7 ACK 1 complete",
+    ];
+
+    const KNOWN: &str = "ACK 1 complete";
+
+    /// The window, and an RTS at each timeout, after up to 40 ms.
+    const TO_NOBODY: Range<usize> = 4 + 8..4 + 20;
+
+    const SENT_AGAIN: bool = false;
+
+    fn small() -> Config {
+        dialogue::small(Config::uet(LINK, RTT))
+    }
+
     fn variants() -> Vec<Config> {
         vec![
             Config::eqds(LINK),
@@ -41,12 +62,11 @@ impl DrivenSubject for Uet {
 
     fn prepare(switch: &mut SwitchConfig) {
         let (data_queue_bytes, header_queue_bytes) = (32 * 1538, 1_000 * 84);
-        switch.trim = Some(TrimConfig {
-            data_queue_bytes,
-            header_queue_bytes,
-            return_to_sender: false,
-            headers_per_packet: TrimConfig::NDP.headers_per_packet,
-        });
+        switch.trim = Some(
+            TrimConfig::NDP
+                .with_queues(data_queue_bytes, header_queue_bytes)
+                .with_return_to_sender(false),
+        );
     }
 
     fn narrow() -> Config {
@@ -118,7 +138,7 @@ impl DrivenSubject for Uet {
         let message = MessageId(packet.header.id.get());
         let _ = match packet.header.body {
             Body::Data { offset, pull_target, ack_request, retransmitted, speculative, .. } => {
-                let packet = offset / Config::eqds(LINK).max_payload;
+                let packet = offset / Config::eqds(LINK).common.max_payload;
                 let flags: String = [(speculative, 's'), (retransmitted, 'r'), (ack_request, 'a')]
                     .iter()
                     .filter_map(|(set, letter)| set.then_some(*letter))

@@ -15,7 +15,7 @@ fn a_long_message_fills_the_link() {
         let bytes = 20_000_000;
         submit(&mut network, 0, 1, 1, bytes, Kind::OneWay);
         assert!(network.run_until(at(Span::from_secs(1))));
-        let ideal = LINK.span_of(config.framing().message_wire_bytes(bytes));
+        let ideal = LINK.span_of(config.common.framing().message_wire_bytes(bytes));
         let share = ideal.as_ps() as f64 / network.events[0].0.as_ps() as f64;
         assert!((0.985..1.0).contains(&share), "{share} with {config:?}");
     }
@@ -30,7 +30,7 @@ fn the_end_of_speculation_costs_a_round_trip_at_most() {
                 let mut network = network::<Uet>(&config, 2, delay);
                 submit(&mut network, 0, 1, 1, bytes, Kind::OneWay);
                 assert!(network.run_until(at(Span::from_secs(1))));
-                let ideal = network.ideal(bytes, config.framing());
+                let ideal = network.ideal(bytes, config.common.framing());
                 let (end, _) = deliveries(&network).next().expect("a delivery");
                 let round_trip = Span::from_us(5) + delay * 4;
                 let latest = ideal + round_trip + ideal / 50;
@@ -53,7 +53,8 @@ fn an_incast_fills_the_receivers_link() {
         assert!(network.run_until(at(Span::from_secs(1))));
         let delivered: Vec<Time> = deliveries(&network).map(|(at, _)| at).collect();
         assert_eq!(delivered.len(), senders as usize);
-        let all = LINK.span_of(config.framing().message_wire_bytes(packets * 1_436)) * senders;
+        let all =
+            LINK.span_of(config.common.framing().message_wire_bytes(packets * 1_436)) * senders;
         let last = delivered[senders as usize - 1];
         let share = all.as_ps() as f64 / last.as_ps() as f64;
         assert!((0.90..1.0).contains(&share), "{share} with {config:?}");
@@ -89,7 +90,7 @@ fn messages_to_several_receivers_share_their_senders_link() {
             .map(|it| it.0)
             .collect();
         assert_eq!(ends.len(), 8);
-        let all = LINK.span_of(config.framing().message_wire_bytes(bytes)) * 8;
+        let all = LINK.span_of(config.common.framing().message_wire_bytes(bytes)) * 8;
         assert!(ends[7] < at(all + all / 20), "{} for {all} with {config:?}", ends[7]);
     }
 }

@@ -10,9 +10,7 @@ mod single;
 use std::sync::Arc;
 
 use rackweave_core::{HostId, Packet, PayloadStore, Rate, Rng, Span, Time};
-use rackweave_switch::config::{
-    BufferConfig, FabricConfig, Fault, FaultKind, Routing, SwitchConfig, Topology,
-};
+use rackweave_switch::config::{FabricConfig, Fault, FaultKind, SwitchConfig, Topology};
 use rackweave_switch::net::{Edge, NetEvent, Slab};
 use rackweave_switch::{Fabric, Net, NetConfig};
 use rackweave_transport::{TransportConfig, tcp};
@@ -100,23 +98,17 @@ impl Setup {
         } else {
             Topology::SingleSwitch { hosts: self.per_leaf, host_link: self.rate }
         };
-        Fabric::new(&FabricConfig {
-            topology,
-            host_link_delay: Span::from_us(5),
-            host_link_delays: Vec::new(),
-            core_link_delay: Span::from_us(5),
-            host_send_delay: Span::ZERO,
-            host_receive_delay: Span::ZERO,
-            switch: SwitchConfig {
-                latency: Span::from_us(1),
-                buffer: BufferConfig::PerPort { bytes: 512 << 10 },
-                ecn_threshold_bytes: None,
-                priorities: true,
-                trim: None,
-                options: Default::default(),
-                routing: Routing::Transport,
-            },
-        })
+        Fabric::new(
+            &FabricConfig::new(topology)
+                .with_link_delay(Span::from_us(5))
+                .without_host_delays()
+                .with_switch(
+                    SwitchConfig::default()
+                        .with_latency(Span::from_us(1))
+                        .with_buffer(512 << 10)
+                        .without_marking(),
+                ),
+        )
         .unwrap()
     }
 

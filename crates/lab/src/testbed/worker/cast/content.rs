@@ -12,7 +12,7 @@ use rackweave_group::app::{Receiver, Report};
 
 use super::super::payload::Pattern;
 use super::super::timeline::TimeLine;
-use crate::cast::CastConfig;
+use crate::study::cast::CastConfig;
 
 /// The content identity of the stream of files.
 pub(super) const FILES: u128 = 1;

@@ -14,9 +14,10 @@ use rackweave_group::app::{Report, SenderConfig};
 use self::content::Content;
 use super::timeline::{LinkMeter, TimeLine, pause};
 use super::{POLL_EVERY, REPORT_EVERY, next_command, process_cpu_s, send, writer};
-use crate::cast::{CastConfig, Scheme};
 use crate::scenario::PointSpec;
-use crate::testbed::protocol::{Bind, CastEnd, Command, HostEnd, Records, Setup, WorkerMessage};
+use crate::study::cast::{CastConfig, Scheme};
+use crate::testbed::kind::HostProcess;
+use crate::testbed::protocol::{CastEnd, Command, HostEnd, Records, StudyEnd, WorkerMessage};
 
 /// How long receivers whose sender has all acknowledgements may still forward bytes.
 const LAST_BYTES: Span = Span::from_secs(2);
@@ -59,16 +60,11 @@ impl Place<'_> {
     }
 }
 
-pub(super) fn run(
-    this: HostId,
-    setup: &Setup,
-    point: &PointSpec,
-    bind: &Bind,
-    commands: &Receiver<Command>,
-) -> Result<(), String> {
-    let (Some(cast), false) = (point.cast.as_deref(), setup.overlay) else {
-        return Err("it has no files for many, or no network of its own".into());
-    };
+pub(crate) fn run(cast: &CastConfig, process: &HostProcess<'_>) -> Result<(), String> {
+    let &HostProcess { this, setup, point, bind, commands } = process;
+    if setup.overlay {
+        return Err("it has no network of its own".into());
+    }
     let line = TimeLine::new(bind);
     let at = match &cast.scheme {
         Scheme::Orca(_) => orca::address(this),
@@ -94,7 +90,7 @@ pub(super) fn run(
     send(&WorkerMessage::HostEnd(Box::new(HostEnd {
         cpu_s: process_cpu_s(),
         packets: member.packets(),
-        cast: Some(CastEnd { report: member.report(), link_bytes: sent.bytes() }),
+        study: Some(StudyEnd::Cast(CastEnd { report: member.report(), link_bytes: sent.bytes() })),
         ..HostEnd::default()
     })));
     Ok(())

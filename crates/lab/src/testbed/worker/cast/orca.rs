@@ -19,7 +19,7 @@ use rackweave_wire::orca::{PORT, Reason, Session};
 
 use super::content::{Content, FILES, Gate, GeneratedSource, SharedReceiver};
 use super::{CastHost, Place};
-use crate::cast::{OrcaScheme, fail_reason, flow_config};
+use crate::study::cast::{OrcaScheme, fail_reason, flow_config};
 use crate::testbed::worker::timeline::TimeLine;
 
 /// Returns the address of a host's engine, in its namespace.

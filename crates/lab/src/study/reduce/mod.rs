@@ -1,0 +1,150 @@
+//! Jobs of MapReduce whose pairs are added up on the way, in the simulator.
+//!
+//! - [`ReduceConfig`]: the parameters of a run, resolved from a scenario's `[workload.reduce]`.
+//! - [`ReduceSummary`]: the results that only such jobs have.
+
+mod control;
+mod keys;
+mod node;
+mod run;
+mod scheme;
+mod section;
+mod summary;
+mod tables;
+#[cfg(feature = "hosts")]
+mod testbed;
+#[cfg(test)]
+mod tests;
+mod turns;
+
+use rackweave_core::{HostId, Span};
+use rackweave_group::reduce::job::{self, Job};
+use rackweave_transport::TransportConfig;
+
+pub(crate) use self::control::{Controlled, Controller, planned_fabric};
+pub use self::summary::{JobSummary, ReduceResult, ReduceSummary};
+use super::{Configured, Done, Ground, Kind, Setting, StudyError, TerminalTable};
+use crate::explain::Volume;
+use crate::report::html::KindSection;
+use crate::results::PointResult;
+use crate::scenario::keys::Chosen;
+use crate::scenario::problem::Problem;
+use crate::tables::Sink;
+#[cfg(feature = "hosts")]
+use crate::testbed::OnTestbed;
+
+/// The parameters of a run with jobs.
+#[derive(Clone, Debug)]
+pub struct ReduceConfig {
+    /// The jobs, in the order of their starts.
+    pub jobs: Vec<Job>,
+    /// What they have in common.
+    pub job: job::Config,
+    /// What carries the master's data to the workers.
+    pub carrier: TransportConfig,
+    /// The switches that add up; `None` if masters do.
+    pub switches: Option<Switches>,
+    /// How often the control plane looks at the jobs, if it schedules their uploads and moves circuits for them.
+    pub control: Option<Span>,
+    /// When circuits are planned.
+    pub occasion: Occasion,
+    /// Times at which completed jobs are counted.
+    pub marks: Vec<Span>,
+    /// The groups of hosts that jobs run on by turns; empty if there are none.
+    pub groups: Vec<Vec<u32>>,
+}
+
+/// When the control plane plans circuits. The paper does not say it; an architecture that plans more often than another one has an
+/// advantage, or a disadvantage where each move costs more than it saves.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Occasion {
+    /// Whenever a job begins or ends to transfer data or to upload.
+    #[default]
+    Phases,
+    /// When uploads begin.
+    Uploads,
+}
+
+/// The switches that add up.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Switches {
+    /// The number of the switch that all jobs use.
+    pub number: u32,
+    /// The number of its slots.
+    pub slots: u32,
+    /// The number of slots of a bucket.
+    pub ways: u8,
+}
+
+impl ReduceConfig {
+    /// Returns the length of all jobs' data in bytes.
+    #[must_use]
+    pub fn bytes(&self) -> u64 {
+        self.jobs.iter().map(|job| job.bytes).sum()
+    }
+
+    /// Returns the hosts that are a master or a worker of a job, in their order.
+    #[must_use]
+    pub fn hosts(&self) -> Vec<HostId> {
+        let of_job =
+            |job: &Job| job.workers.iter().copied().chain([job.master]).collect::<Vec<_>>();
+        let mut hosts: Vec<_> = self.jobs.iter().flat_map(of_job).collect();
+        hosts.sort_unstable();
+        hosts.dedup();
+        hosts
+    }
+}
+
+impl Kind for ReduceConfig {
+    type Keys = keys::ReduceKeys;
+    type Scheme = scheme::Name;
+
+    const RUNS_ON_PODS: bool = true;
+    const SIZES: &'static [&'static str] =
+        &["workload.reduce.jobs", "workload.reduce.size", "workload.reduce.largest"];
+    const TESTBED_NOTE: Option<&'static str> = Some(
+        "jobs wait for map_cost and reduce_cost as in the simulator, and take the machine's time beside that",
+    );
+    const TERMINAL: Option<TerminalTable<ReduceSummary>> =
+        Some(TerminalTable("Jobs", tables::REDUCE));
+    #[cfg(test)]
+    const EXAMPLE: &'static str = "[workload.reduce]\nworkers = 2\nsize = '1 MB'";
+
+    fn resolve(
+        keys: &Self::Keys,
+        scheme: &Chosen<Self::Scheme>,
+        ground: &Ground<'_>,
+    ) -> Result<Self, Problem> {
+        keys.resolve(scheme, ground)
+    }
+
+    fn tables<S: Sink>(points: &[PointResult], sink: &mut S) -> Result<(), S::Error> {
+        tables::write(points, sink)
+    }
+
+    fn section(section: &mut KindSection<'_, Self>) {
+        section::write(section);
+    }
+}
+
+impl Configured for ReduceConfig {
+    fn run(&self, setting: &Setting<'_>) -> Result<Done, StudyError> {
+        run::run(self, setting)
+    }
+
+    /// A message is the data of a job on their way to its workers, and the pairs on theirs to its master.
+    fn volume(&self) -> Volume {
+        let mean_bytes = self.bytes() as f64 / self.jobs.len().max(1) as f64;
+        // Full frames, and a quarter of the data in pairs of 20 bytes.
+        Volume::of_messages(self.jobs.len() as u64, mean_bytes, mean_bytes / 1460.0 * 1.5)
+    }
+
+    fn data_bytes(&self) -> u64 {
+        self.bytes()
+    }
+
+    #[cfg(feature = "hosts")]
+    fn on_testbed(&self) -> Result<&dyn OnTestbed, [&'static str; 2]> {
+        Ok(self)
+    }
+}

@@ -1,0 +1,9 @@
+//! The examples run.
+
+#[path = "../examples/burst.rs"]
+mod burst;
+
+#[test]
+fn burst_runs() {
+    burst::main();
+}
