@@ -2,7 +2,7 @@
 //! everything else that reads bytes of others. The ordinary tests of this crate replay `fuzz/corpus`, and some changes of it.
 //!
 //! A target is a function of bytes that panics if a property does not hold. It reads its choices from the bytes (`input`): the configuration,
-//! then one action after the other. [`docs/reliability.md`](../../../docs/reliability.md) lists the targets, and what they have found.
+//! then one action after the other. [`docs/reliability.md`](../../../docs/reliability.md) says how to run them.
 
 mod control_socket;
 mod imaging;
