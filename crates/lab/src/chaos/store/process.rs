@@ -8,7 +8,8 @@ use std::task::Poll;
 
 use bytes::Bytes;
 use rackweave_cast::orca::{
-    Accept, Admission, Decision, Engine, EngineConfig, EngineEvent, FabricPlace, SendView, Stats,
+    Accept, Admission, Decision, Engine, EngineConfig, EngineEvent, FabricPlace, ReceiverProgress,
+    SendView, Stats,
 };
 use rackweave_cast::sink::{Folder, FolderConfig, Sink, SinkError, SinkTask, SinkWork};
 use rackweave_cast::source::SourceError;
@@ -264,7 +265,22 @@ impl Process {
         while let Some(event) = self.engine.poll_event() {
             self.on_event(event);
         }
+        self.check_gone();
         Ok([next, filled_at].into_iter().flatten().min())
+    }
+
+    /// Checks that no receiver is invited again for bytes that a pipe has given back.
+    fn check_gone(&mut self) {
+        let Some(sending) = self.sending.as_ref().filter(|it| !it.gone.is_empty()) else { return };
+        let Some(view) = self.engine.view(sending.session) else { return };
+        let is_invited = |it: &&ReceiverProgress| {
+            sending.gone.contains(&it.host)
+                && matches!(it.status, ReceiverStatus::Invited | ReceiverStatus::Preparing)
+        };
+        if let Some(it) = view.receivers.iter().find(is_invited) {
+            let text = format!("{} is invited again for bytes that are gone", it.address);
+            self.reports.push(Report::Wrong(text));
+        }
     }
 
     fn on_event(&mut self, event: EngineEvent) {
@@ -309,17 +325,12 @@ impl Process {
             }
             SenderEvent::Preparing { host } => format!("host {} prepares", name(host)),
             SenderEvent::Lost { host, reason } => {
-                let was_gone = sending.gone.contains(&host);
                 if reason == Reason::TooLate
                     && sending.pipe.as_ref().is_some_and(|pipe| pipe.readable_from() > 0)
                 {
                     sending.gone.insert(host);
                 }
                 let name = name(host);
-                if was_gone {
-                    let text = format!("host {name} is invited again for bytes that are gone");
-                    self.reports.push(Report::Wrong(text));
-                }
                 format!("host {name} is lost: {reason:?}")
             }
             _ => return,
