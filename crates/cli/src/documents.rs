@@ -108,7 +108,7 @@ fn exit_codes(command: &Command) -> Result<String, String> {
         .split_once("Exit codes: ")
         .ok_or_else(|| format!("the help of `{name}` names no exit codes"))?;
     let mut rows: Vec<[String; 2]> = Vec::new();
-    for part in list.trim_end_matches('.').split(", ") {
+    for part in list.trim_end_matches('.').split([',', ';']).map(str::trim) {
         match (part.split_once(' '), rows.last_mut()) {
             (Some((code, meaning)), _) if code.parse::<u8>().is_ok() => {
                 rows.push([code.to_owned(), meaning.to_owned()]);

@@ -60,7 +60,7 @@ pub(crate) fn run(
         listener.serve(switch.fabric(), &control)?;
     }
     let shared = Arc::clone(&control);
-    Interrupt::watch_with(move || shared.stop.store(true, Ordering::Relaxed))?;
+    Interrupt::ends_by(move || shared.stop.store(true, Ordering::Relaxed))?;
     print_addresses(&edges, &switch);
     let (ended, end) = channel();
     let shared = Arc::clone(&control);
@@ -102,7 +102,7 @@ pub(crate) fn until_interrupted(
     mut every_second: impl FnMut() -> miette::Result<()>,
 ) -> miette::Result<()> {
     let (ended, end) = channel();
-    Interrupt::watch_with(move || {
+    Interrupt::ends_by(move || {
         // If the receiver is gone, the command is ending anyway.
         let _ = ended.send(());
     })?;

@@ -32,7 +32,7 @@ impl Namespaces {
     pub(crate) fn make(test: &str) -> Option<Self> {
         rackweave_testing::needs!(NetAdmin, None);
         rackweave_testing::needs!(Clang, None);
-        let made = Self { prefix: format!("rwk-{}-{test}", std::process::id()) };
+        let made = Self { prefix: format!("rwp-{}-{test}", std::process::id()) };
         ip(&format!("netns add {}", made.switch()));
         Some(made)
     }

@@ -367,7 +367,11 @@ impl<P: EnginePlatform> Engine<P> {
         }
         let free = self.config.receive_memory.saturating_sub(self.receive_memory());
         let least = if self.secure.is_some() { MIN_VERIFIED_ROOM } else { MIN_ROOM };
-        let mut room = self.config.room.max(least);
+        // Blocks are verified whole: a window of fewer than two of them would end within a packet.
+        let mut room = match self.secure {
+            Some(_) => self.config.room.max(least),
+            None => self.config.room,
+        };
         while room > least && Window::memory(room) > free / 8 {
             room = (room / 2).max(least);
         }

@@ -139,7 +139,19 @@ impl std::fmt::Debug for SinkWork {
 /// Wakes the engine when the work ends, since another one may wait for that. A sink that panics has failed.
 impl Drop for SinkWork {
     fn drop(&mut self) {
+        let _end = OnEnd { shared: &self.shared, waker: &self.waker };
         (self.make, self.sink) = (None, None);
+    }
+}
+
+/// Says that the work has ended, also if the sink panics while it is dropped.
+struct OnEnd<'a> {
+    shared: &'a Shared,
+    waker: &'a Waker,
+}
+
+impl Drop for OnEnd<'_> {
+    fn drop(&mut self) {
         if std::thread::panicking() {
             self.shared.failed.store(true, Ordering::Release);
         }

@@ -64,7 +64,7 @@ pub(super) fn run(args: &BpfArgs, server: SocketAddrV4, show: &ShowArgs) -> miet
         }
     };
     let (ended, end) = channel();
-    Interrupt::watch_with(move || {
+    Interrupt::ends_by(move || {
         // If the receiver is gone, the command is ending anyway.
         let _ = ended.send(());
     })?;

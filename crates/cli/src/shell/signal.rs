@@ -1,4 +1,5 @@
 //! Ctrl-C and SIGTERM: the one handler of the process.
+#![cfg_attr(not(feature = "hosts"), allow(dead_code, reason = "commands for hosts use more"))]
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -39,6 +40,16 @@ impl Interrupt {
         Ok(this)
     }
 
+    /// Calls the action at the first signal, and ignores further ones: the command ends soon, and what it prints then is its
+    /// result.
+    ///
+    /// # Errors
+    /// As `watch`.
+    pub(crate) fn ends_by(mut action: impl FnMut() + Send + 'static) -> miette::Result<()> {
+        ctrlc::set_handler(move || action())
+            .map_err(|error| miette!("cannot listen for Ctrl-C: {error}"))
+    }
+
     fn on_signal(&self) {
         if self.flag.swap(true, Ordering::Relaxed) {
             exit::now(exit::INTERRUPTED);
@@ -53,9 +64,13 @@ impl Interrupt {
         *self.action.lock().unwrap_or_else(PoisonError::into_inner) = Some(Box::new(action));
     }
 
-    /// Calls a function that the first signal ends together with the process, because it may wait for input.
+    /// Calls a function that the first signal, also an earlier one, ends together with the process, because it may wait for
+    /// input. There is no action afterwards.
     pub(crate) fn ends_during<T>(&self, what: impl FnOnce() -> T) -> T {
         self.on_first(|| exit::now(exit::INTERRUPTED));
+        if self.is_set() {
+            exit::now(exit::INTERRUPTED);
+        }
         let done = what();
         self.on_first(|| {});
         done

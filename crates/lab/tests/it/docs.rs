@@ -49,6 +49,7 @@ fn the_keys_of_documents_are_those_that_are_read() {
         table.keys.iter().map(|key| key.name.clone()).collect()
     };
     for (name, text) in [
+        ("File", UNKNOWN.to_owned()),
         ("Fabric", format!("{FABRIC}{UNKNOWN}{TCP}{WORKLOAD}")),
         ("Switch", format!("{FABRIC}[fabric.switch]\n{UNKNOWN}{TCP}{WORKLOAD}")),
         ("Workload", format!("{FABRIC}{TCP}{WORKLOAD}{UNKNOWN}")),
