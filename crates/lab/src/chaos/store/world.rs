@@ -596,6 +596,8 @@ impl<'a> World<'a> {
             disk.lose_power();
             self.unsure[host] = !self.scenario.sync;
         }
+        // Some operations of a disk can take long to come.
+        self.calm_at = self.calm_at.max(until);
         self.at(until, Event::Up(host));
         self.check_names(host, &self.machines[host].disk)
     }
