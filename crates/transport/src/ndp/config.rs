@@ -97,6 +97,7 @@ impl Parameters for Config {
     // Each packet has its ACK, and beyond the window a pull as well.
     const PACKETS_BACK: f64 = 2.0;
 
+    #[inline]
     fn common(&self) -> &exchange::Config {
         &self.common
     }

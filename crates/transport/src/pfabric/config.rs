@@ -112,6 +112,7 @@ impl Parameters for Config {
     // (docs/protocols/pfabric.md#pfabric-in-homas-study).
     const COUNTS_PACKETS_BACK: bool = true;
 
+    #[inline]
     fn common(&self) -> &exchange::Config {
         &self.common
     }

@@ -172,6 +172,7 @@ impl Parameters for Config {
     // Beyond the first window each packet is driven, and clock packets go both ways.
     const PACKETS_BACK: f64 = 1.3;
 
+    #[inline]
     fn common(&self) -> &exchange::Config {
         &self.common
     }

@@ -175,6 +175,7 @@ impl Parameters for Config {
     const CONTROL_BYTES: u32 = size::CONTROL;
     const PACKETS_BACK: f64 = 1.0;
 
+    #[inline]
     fn common(&self) -> &exchange::Config {
         &self.common
     }

@@ -230,6 +230,7 @@ impl Parameters for Config {
     // A pull for each packet, and an acknowledgement for several.
     const PACKETS_BACK: f64 = 1.2;
 
+    #[inline]
     fn common(&self) -> &exchange::Config {
         &self.common
     }
