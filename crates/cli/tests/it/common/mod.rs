@@ -11,12 +11,21 @@ use serde_json::Value;
 /// The limit of every wait; a loaded machine may be slow.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(180);
 
-/// Returns the result that a command has printed as its only line of JSON.
+/// Returns the events that a command has printed, one line of JSON each.
+pub(crate) fn events(text: &str) -> Vec<Value> {
+    let event = |line: &str| {
+        let event: Value =
+            serde_json::from_str(line).unwrap_or_else(|error| panic!("{error}: {line}"));
+        assert!(event["event"].is_string() && event["time_s"].is_f64(), "{line}");
+        event
+    };
+    text.lines().map(event).collect()
+}
+
+/// Returns the result that a command has printed as its only event.
 pub(crate) fn result(text: &str) -> Value {
-    assert_eq!(text.matches('\n').count(), 1, "{text}");
-    let line: Value = serde_json::from_str(text).unwrap_or_else(|error| panic!("{error}: {text}"));
-    assert!(line["event"].is_string() && line["time_s"].is_f64(), "{text}");
-    line
+    let [result] = <[Value; 1]>::try_from(events(text)).expect("one line of JSON");
+    result
 }
 
 #[expect(clippy::disallowed_methods, reason = "a test waits for processes")]

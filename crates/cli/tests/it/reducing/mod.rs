@@ -211,11 +211,16 @@ impl Process {
 
     /// Expects a good end, and returns what it has printed as JSON.
     pub(super) fn done(&mut self) -> Value {
-        let (code, said) = self.end();
-        assert_eq!(code, 0, "{said}");
-        let text: String = self.stdout.iter().collect();
+        let text = self.printed();
         // Without `--json` it prints text or nothing.
         if text.starts_with('{') { crate::common::result(&text) } else { Value::Null }
+    }
+
+    /// Waits until the process has ended with 0, and returns what it has printed.
+    pub(super) fn printed(&mut self) -> String {
+        let (code, said) = self.end();
+        assert_eq!(code, 0, "{said}");
+        self.stdout.iter().collect()
     }
 }
 
