@@ -34,7 +34,7 @@ pub(crate) fn line(event: &str, mut fields: Value) -> String {
 /// Prints a line, and returns the exit code of that.
 ///
 /// # Errors
-/// None ([`print`]).
+/// None ([`print()`]).
 pub(crate) fn emit(event: &str, fields: Value) -> miette::Result<u8> {
     print(&line(event, fields))
 }

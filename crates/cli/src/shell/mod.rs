@@ -13,7 +13,7 @@ pub(crate) mod values;
 /// Whether something could not be written to standard output.
 static IS_OUTPUT_LOST: AtomicBool = AtomicBool::new(false);
 
-/// Whether [`print`] could not write something.
+/// Whether [`print()`] could not write something.
 pub(crate) fn is_output_lost() -> bool {
     IS_OUTPUT_LOST.load(Ordering::Relaxed)
 }

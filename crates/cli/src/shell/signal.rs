@@ -45,9 +45,8 @@ impl Interrupt {
     ///
     /// # Errors
     /// As `watch`.
-    pub(crate) fn ends_by(mut action: impl FnMut() + Send + 'static) -> miette::Result<()> {
-        ctrlc::set_handler(move || action())
-            .map_err(|error| miette!("cannot listen for Ctrl-C: {error}"))
+    pub(crate) fn ends_by(action: impl FnMut() + Send + 'static) -> miette::Result<()> {
+        ctrlc::set_handler(action).map_err(|error| miette!("cannot listen for Ctrl-C: {error}"))
     }
 
     fn on_signal(&self) {
