@@ -3,7 +3,6 @@
 use std::path::PathBuf;
 
 use clap::{Parser, Subcommand, ValueEnum};
-use rackweave_lab::list::Topic;
 use rackweave_lab::sweep::Shard;
 
 #[cfg(feature = "hosts")]
@@ -323,18 +322,6 @@ impl TopicArg {
             Self::Workloads => "workloads",
             Self::Scenarios => "scenarios",
             Self::Claims => "claims",
-        }
-    }
-}
-
-impl From<TopicArg> for Topic {
-    fn from(topic: TopicArg) -> Self {
-        match topic {
-            TopicArg::Transports => Self::Transports,
-            TopicArg::Fabrics => Self::Fabrics,
-            TopicArg::Workloads => Self::Workloads,
-            TopicArg::Scenarios => Self::Scenarios,
-            TopicArg::Claims => Self::Claims,
         }
     }
 }

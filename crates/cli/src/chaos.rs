@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use clap::ValueEnum;
 use miette::IntoDiagnostic as _;
-use rackweave_lab::chaos::{self, Chaos, Product, Report};
+use rackweave_chaos::{self as chaos, Chaos, Product, Report};
 use rackweave_lab::output::OutputDir;
 
 use crate::progress::Progress;

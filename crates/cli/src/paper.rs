@@ -3,9 +3,8 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use rackweave_lab::list::{self, Topic};
 use rackweave_lab::output::OutputDir;
-use rackweave_lab::paper::{ClaimResults, Request, Session};
+use rackweave_papers::{ClaimResults, Request, Session};
 
 use crate::args::PaperArgs;
 use crate::progress::Progress;
@@ -25,9 +24,9 @@ pub(crate) fn paper(args: &PaperArgs) -> miette::Result<u8> {
         host: args.host.as_deref().map(host_set).transpose()?,
         threads: args.threads.into(),
         #[cfg(feature = "hosts")]
-        workers: Some(crate::testbed::worker_command()?),
+        real_hosts: Some(Arc::new(crate::testbed::Workers(crate::testbed::worker_command()?))),
         #[cfg(not(feature = "hosts"))]
-        workers: None,
+        real_hosts: None,
     };
     let session = Arc::new(Session::prepare(&request)?);
     if args.list {
@@ -35,7 +34,7 @@ pub(crate) fn paper(args: &PaperArgs) -> miette::Result<u8> {
         return print(&if args.json {
             format!("{:#}\n", serde_json::json!({ "claims": items }))
         } else {
-            list::to_text(Topic::Claims, &items)
+            rackweave_papers::to_text(&items)
         });
     }
     let out = args.out.clone().unwrap_or_else(|| PathBuf::from("out/papers"));
@@ -93,7 +92,7 @@ mod tests {
     fn the_help_names_every_paper() {
         let mut command = Args::command();
         let help = command.find_subcommand_mut("paper").unwrap().render_help().to_string();
-        for paper in rackweave_lab::paper::papers().unwrap() {
+        for paper in rackweave_papers::papers().unwrap() {
             let name = paper.name();
             assert!(
                 help.contains(&format!("{name},")) || help.contains(&format!("{name})")),

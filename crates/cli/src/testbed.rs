@@ -4,7 +4,10 @@ use std::sync::Arc;
 
 use miette::IntoDiagnostic;
 use rackweave_lab::output::OutputDir;
+use rackweave_lab::scenario::ScenarioText;
 use rackweave_lab::testbed::{Testbed, WorkerCommand, worker_main};
+use rackweave_lab::{Results, Scenario};
+use rackweave_papers::{RealHosts, RealRun};
 
 use crate::args::{TestbedArgs, WorkerArgs};
 use crate::progress::Progress;
@@ -37,6 +40,38 @@ pub(crate) fn testbed(args: &TestbedArgs) -> miette::Result<u8> {
 pub(crate) fn worker_command() -> miette::Result<WorkerCommand> {
     let program = std::env::current_exe().into_diagnostic()?;
     Ok(WorkerCommand { program, arguments: vec!["testbed-part".into()] })
+}
+
+/// The testbed, for claims about both worlds.
+#[derive(Debug)]
+pub(crate) struct Workers(pub(crate) WorkerCommand);
+
+impl RealHosts for Workers {
+    fn prepare(
+        &self,
+        text: &ScenarioText,
+        sets: &[String],
+        scenario: Scenario,
+    ) -> Box<dyn RealRun> {
+        Box::new(Prepared(Testbed::of(text, sets, scenario, self.0.clone())))
+    }
+}
+
+/// A run of a scenario for claims.
+struct Prepared(Testbed);
+
+impl RealRun for Prepared {
+    fn run(&self) -> Result<Results, String> {
+        self.0.run().map_err(|error| error.to_string())
+    }
+
+    fn progress(&self) -> rackweave_lab::Progress {
+        self.0.progress()
+    }
+
+    fn cancel(&self) {
+        self.0.cancel();
+    }
 }
 
 /// Runs one worker of a run. Only the testbed itself starts it.

@@ -34,7 +34,7 @@ impl ScenarioError {
 
     /// Returns the same error with the place that it is about.
     #[must_use]
-    pub(crate) fn at(mut self, source: NamedSource<String>, span: LabeledSpan) -> Self {
+    pub fn at(mut self, source: NamedSource<String>, span: LabeledSpan) -> Self {
         self.0.place = Some((source, span));
         self
     }
@@ -126,7 +126,7 @@ impl OutputError {
 
 /// Returns the known name nearest to `name`, if exactly one is so near that it was probably meant.
 #[must_use]
-pub(crate) fn nearest<'a>(name: &str, known: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
+pub fn nearest<'a>(name: &str, known: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
     let mut near: Vec<(usize, &str)> = known
         .into_iter()
         .map(|candidate| (edit_distance(name, candidate), candidate))

@@ -16,7 +16,9 @@ pub struct Item {
 }
 
 impl Item {
-    pub(crate) fn new(name: &str, description: &str, facts: &Value) -> Self {
+    /// Returns an entry with these facts, an object.
+    #[must_use]
+    pub fn new(name: &str, description: &str, facts: &Value) -> Self {
         let facts = facts.as_object().cloned().unwrap_or_default();
         Self { name: name.into(), description: description.into(), facts }
     }

@@ -7,7 +7,6 @@
 //! - [`sweep`]: sweeps whose points are run by several processes.
 //! - [`testbed`]: runs on real hosts.
 //! - [`study`]: what points measure beside ordinary messages: files and images for many hosts, jobs, vectors, plans of circuits.
-//! - [`chaos`]: random scenarios with random faults, and what must hold in all of them.
 //! - [`systems`]: the group systems that switches can run.
 //! - [`results`]: the results of a scenario's runs.
 //! - [`report`]: results as a table and as an HTML page.
@@ -17,7 +16,6 @@
 //! - [`calibrate`]: what hosts cost on this machine.
 //! - [`output`]: results as files. [`tables`]: the same tables in memory.
 //! - [`command_line`]: the command that repeats a run.
-//! - [`paper`]: the claims of papers, checked against results.
 //!
 //! ```
 //! use std::path::Path;
@@ -55,8 +53,6 @@
 pub mod builtin;
 #[cfg(feature = "hosts")]
 pub mod calibrate;
-#[cfg(feature = "hosts")]
-pub mod chaos;
 pub mod command_line;
 #[cfg(feature = "hosts")]
 pub mod deploy;
@@ -68,7 +64,6 @@ mod item;
 pub mod list;
 mod null;
 pub mod output;
-pub mod paper;
 #[cfg(feature = "parquet")]
 mod parquet;
 mod path;
@@ -82,7 +77,7 @@ pub mod sweep;
 #[cfg(feature = "hosts")]
 pub mod systems;
 pub mod tables;
-#[cfg_attr(not(feature = "hosts"), path = "testbed/absent.rs")]
+#[cfg(feature = "hosts")]
 pub mod testbed;
 
 pub use error::{OutputError, ScenarioError};

@@ -1,4 +1,4 @@
-//! Lists of transports, fabrics, workloads, scenarios and claims.
+//! Lists of transports, fabrics, workloads and scenarios.
 
 use std::path::Path;
 
@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use crate::item::About;
 pub use crate::item::Item;
 use crate::scenario::{Choice as _, Scenario, transport};
-use crate::{builtin, paper, study};
+use crate::{builtin, study};
 
 /// What can be listed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -22,8 +22,6 @@ pub enum Topic {
     Workloads,
     /// Built-in scenarios, and files of the current directory.
     Scenarios,
-    /// Published results that can be checked.
-    Claims,
 }
 
 /// The list of a topic.
@@ -34,13 +32,7 @@ pub fn items(topic: Topic) -> Vec<Item> {
         Topic::Fabrics => fabrics(),
         Topic::Workloads => workloads(),
         Topic::Scenarios => scenarios(),
-        Topic::Claims => claims(),
     }
-}
-
-/// A file of claims that is wrong is an error of the build; tests read all of them.
-fn claims() -> Vec<Item> {
-    paper::items(&paper::papers().unwrap_or_default())
 }
 
 /// Transports, and then the schemes of `[workload.cast]` and other group systems.
@@ -161,6 +153,19 @@ fn files() -> Vec<Item> {
 /// A list for a terminal.
 #[must_use]
 pub fn to_text(topic: Topic, items: &[Item]) -> String {
+    let description = |item: &Item| match topic {
+        Topic::Scenarios => first_sentence(&item.description),
+        _ => item.description.clone(),
+    };
+    text_of(items, description, |item| details(topic, item))
+}
+
+/// A list for a terminal, in groups if the items have any: of each item its name, a description, and lines below them.
+pub fn text_of(
+    items: &[Item],
+    description: impl Fn(&Item) -> String,
+    details: impl Fn(&Item) -> Vec<String>,
+) -> String {
     if items.is_empty() {
         return "none\n".into();
     }
@@ -174,14 +179,10 @@ pub fn to_text(topic: Topic, items: &[Item]) -> String {
             text += &format!("{blank}{heading}:\n");
         }
         for item in group {
-            let description = match topic {
-                Topic::Scenarios => first_sentence(&item.description),
-                _ => item.description.clone(),
-            };
-            let line = format!("{indent}{:<width$}  {description}", item.name);
+            let line = format!("{indent}{:<width$}  {}", item.name, description(item));
             text += line.trim_end();
             text.push('\n');
-            for line in details(topic, item) {
+            for line in details(item) {
                 text += &format!("{indent}{:width$}  {line}\n", "");
             }
         }
@@ -230,11 +231,6 @@ fn details(topic: Topic, item: &Item) -> Vec<String> {
             vec![format!("{}; profiles: {}", words("sources"), words("profiles"))]
         }
         Topic::Fabrics => vec![format!("keys: {}", words("keys"))],
-        Topic::Claims => vec![
-            format!("paper: {}", words("paper")),
-            format!("holds when: {}", words("rule")),
-            format!("scenario: {}", words("scenario")),
-        ],
         Topic::Scenarios => Vec::new(),
     };
     lines.into_iter().filter(|line| !line.is_empty()).collect()

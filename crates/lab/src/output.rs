@@ -189,7 +189,7 @@ impl OutputDir {
     ///
     /// # Errors
     /// If a file cannot be written; in that case no file changes.
-    pub(crate) fn write_all(&self, files: &[(String, String)]) -> Result<(), OutputError> {
+    pub fn write_all(&self, files: &[(String, String)]) -> Result<(), OutputError> {
         let mut staged = Staged::new(&self.path);
         for (name, text) in files {
             staged.add(name, text.as_bytes())?;

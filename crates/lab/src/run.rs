@@ -95,7 +95,8 @@ impl Batch {
     }
 
     /// The number of points to run at one time: one per core, or fewer if each of them uses several threads.
-    pub(crate) fn jobs(&self, jobs: Option<usize>) -> usize {
+    #[must_use]
+    pub fn jobs(&self, jobs: Option<usize>) -> usize {
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
         jobs.unwrap_or(cores / self.threads as usize).max(1)
     }
@@ -238,12 +239,19 @@ impl Batch {
     }
 
     /// Returns the results from the outcomes of the points.
-    pub(crate) fn results(&self, ends: Vec<PointEnd>, wall_s: f64) -> Results {
+    #[must_use]
+    pub fn results(&self, ends: Vec<PointEnd>, wall_s: f64) -> Results {
         collect(&self.scenario, ends, self.is_cancelled(), wall_s, peak_rss_bytes())
     }
 
     /// Runs one point, for callers that have their own thread pool.
-    pub(crate) fn simulate(&self, index: usize) -> Result<PointEnd, RunError> {
+    ///
+    /// # Errors
+    /// If the simulated network of the point cannot be built.
+    ///
+    /// # Panics
+    /// If there is no such point.
+    pub fn simulate(&self, index: usize) -> Result<PointEnd, RunError> {
         let simulate = |spec: &_, control: &_| self.run_transports(spec, control);
         let end = self.run_point(index, &simulate);
         self.done[index].store(true, Ordering::Relaxed);
@@ -342,9 +350,12 @@ type Simulate<'a> =
 
 /// The outcome of a point.
 #[derive(Debug)]
-pub(crate) enum PointEnd {
+pub enum PointEnd {
+    /// It has results.
     Finished(Box<PointResult>),
+    /// The simulator itself, or a process of the testbed, failed.
     Failed(PointFailure),
+    /// It was stopped, or not started.
     Cancelled,
 }
 

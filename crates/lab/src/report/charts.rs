@@ -631,7 +631,7 @@ pub(super) fn traffic_section(points: &[PointResult]) -> Option<Section> {
 }
 
 /// Returns the chart of a point's traffic over time.
-pub(crate) fn traffic(point: &PointResult, title: String, size: (f64, f64)) -> Chart {
+pub fn traffic(point: &PointResult, title: String, size: (f64, f64)) -> Chart {
     let line = |(nth, traffic): (usize, &TrafficSeries)| {
         let samples: Vec<(f64, f64)> =
             traffic.samples().map(|sample| (sample.at.as_us_f64(), sample.gbps)).collect();

@@ -17,7 +17,7 @@ use crate::results::{PointResult, SizeBucket, StreamSummary, end_name};
 use crate::study::{self, Kind};
 
 /// The style sheet of the page, without the lines' colours.
-pub(crate) const STYLE: &str = include_str!("report.css");
+pub const STYLE: &str = include_str!("report.css");
 
 /// The number of messages below which a 99th percentile depends on a single message.
 const FEW: u64 = 100;
@@ -81,7 +81,7 @@ pub fn render(head: &Head, points: &[PointResult]) -> String {
 }
 
 /// Returns the lines' colours as classes, for the light and the dark theme.
-pub(crate) fn colours() -> String {
+pub fn colours() -> String {
     let rules = |palette: &[&str]| {
         palette.iter().enumerate().fold(String::new(), |mut rules, (index, colour)| {
             let _ = write!(rules, ".s{index}{{color:{colour}}}");

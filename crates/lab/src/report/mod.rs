@@ -17,7 +17,7 @@ pub(crate) mod compare;
 mod heat;
 pub mod html;
 pub mod number;
-pub(crate) mod pods;
+pub mod pods;
 pub mod svg;
 mod sweeps;
 pub mod table;

@@ -10,7 +10,7 @@ use crate::study::reduce::{JobSummary, ReduceConfig};
 const MAX_JOBS: usize = 24;
 
 /// Returns the chart of a point's circuits and jobs; `None` if its fabric has no optical circuit switch.
-pub(crate) fn chart(point: &PointResult, title: &str) -> Option<PodChart> {
+pub fn chart(point: &PointResult, title: &str) -> Option<PodChart> {
     let last = point.circuits.last()?;
     let jobs = point.summary.of::<ReduceConfig>();
     let jobs: &[JobSummary] = jobs.map_or(&[], |reduce| &reduce.jobs);

@@ -22,11 +22,11 @@ use rackweave_wire::pcapng::{Frame, Framed};
 use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::{Map, Value};
 
-pub(crate) use self::naming::{plain, short_key};
+pub use self::naming::{plain, short_key};
 pub use self::schema::SUMMARY_SCHEMA;
 pub use self::seeds::{SeedSpread, StreamSpread};
 pub(crate) use self::stats::trunk_bytes;
-pub use self::stats::{CurvePoint, Range, SizeBucket, Stats};
+pub use self::stats::{CurvePoint, Range, SizeBucket, Stats, cdf};
 use crate::scenario::{PointSpec, Scenario};
 use crate::study::{self, Listed, StudyDetail, StudySummary};
 
@@ -457,7 +457,8 @@ impl Default for Capture {
 
 impl PointSummary {
     /// Returns the results of a kind of workload, if the point is of this kind.
-    pub(crate) fn of<K: Listed>(&self) -> Option<&K::Summary> {
+    #[must_use]
+    pub fn of<K: Listed>(&self) -> Option<&K::Summary> {
         K::of(&self.study)
     }
 
@@ -547,7 +548,7 @@ fn named_end<'de, D: Deserializer<'de>>(deserializer: D) -> Result<EndName, D::E
 impl Results {
     /// Combines finished points into results.
     #[must_use]
-    pub(crate) fn new(
+    pub fn new(
         scenario: &Scenario,
         mut points: Vec<PointResult>,
         wall_s: f64,

@@ -33,12 +33,14 @@ impl PointResult {
 }
 
 /// Returns the last segment of a dotted key, which names "workload.load" in labels.
-pub(crate) fn short_key(key: &str) -> &str {
+#[must_use]
+pub fn short_key(key: &str) -> &str {
     key.rsplit('.').next().unwrap_or(key)
 }
 
 /// Returns a value without the quotes of JSON.
-pub(crate) fn plain(value: &Value) -> String {
+#[must_use]
+pub fn plain(value: &Value) -> String {
     match value {
         Value::String(text) => text.clone(),
         other => other.to_string(),

@@ -206,7 +206,7 @@ pub(crate) fn slowdown_curve(samples: &[Sample], steps: usize) -> Vec<CurvePoint
 
 /// Returns points of a distribution function: (value, share of values that are at most that). They are evenly spaced
 /// except in the tail, which has more.
-pub(crate) fn cdf(values: &mut [f64]) -> Vec<(f64, f64)> {
+pub fn cdf(values: &mut [f64]) -> Vec<(f64, f64)> {
     const EVEN: u32 = 190;
     const TAIL: [f64; 5] = [0.997, 0.999, 0.9995, 0.9999, 1.0];
     if values.is_empty() {

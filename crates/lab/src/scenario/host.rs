@@ -18,7 +18,7 @@ use super::values::{AtLeast, Whole};
 use crate::error::ScenarioError;
 
 /// What a simulation leaves out that is compared with real hosts.
-pub(crate) const NO_COSTS: &str = "without a [host] table `rackweave run` leaves out what hosts cost (processor time, late \
+pub const NO_COSTS: &str = "without a [host] table `rackweave run` leaves out what hosts cost (processor time, late \
                                    wake-ups and timers); `rackweave calibrate` measures it for `run --host`";
 
 /// The size limit of a file with a `[host]` table.

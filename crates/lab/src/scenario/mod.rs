@@ -23,6 +23,7 @@ pub(crate) mod tree;
 pub(crate) mod values;
 mod workload;
 
+pub use self::host::NO_COSTS;
 pub use self::hosts::{FabricFile, Hosts};
 pub use self::json::set_argument;
 pub(crate) use self::keys::Choice;

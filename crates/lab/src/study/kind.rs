@@ -30,7 +30,7 @@ use crate::tables::{Sink, Table};
 use crate::testbed::OnTestbed;
 
 /// What the registry says of a kind.
-pub(crate) trait Listed: Sized + 'static {
+pub trait Listed: Sized + 'static {
     /// The name of its table below `[workload]`, and of its object in `summary.json`.
     const TABLE: &'static str;
     /// Its object in `summary.json`.
@@ -39,6 +39,7 @@ pub(crate) trait Listed: Sized + 'static {
     /// Returns the summary, if it is of this kind.
     fn of(summary: &StudySummary) -> Option<&Self::Summary>;
 
+    /// Returns it as what a point measures.
     fn into_study(self) -> Study;
 }
 

@@ -29,8 +29,9 @@ use serde::ser::SerializeMap as _;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 pub(crate) use self::hosts::{Receivers, numbers, racks, spread};
+pub use self::kind::Listed;
 pub(crate) use self::kind::{
-    Configured, Done, Entry, Ground, Kind, Listed, Resolved, TerminalTable, unknown_scheme,
+    Configured, Done, Entry, Ground, Kind, Resolved, TerminalTable, unknown_scheme,
 };
 pub(crate) use self::setting::Setting;
 pub use self::setting::StudyError;
@@ -210,6 +211,19 @@ studies! {
 /// The names of the kinds: those of their tables below `[workload]`, and of their objects in `summary.json`.
 pub fn names() -> impl Iterator<Item = &'static str> {
     KINDS.iter().map(|kind| kind.table)
+}
+
+/// The keys of all kinds that determine how much is run, and not what is compared.
+pub fn sizes() -> impl Iterator<Item = &'static str> {
+    KINDS.iter().flat_map(|kind| kind.sizes).copied()
+}
+
+impl Study {
+    /// Returns the bytes of its data; 0 if its kind has none, and for messages.
+    #[must_use]
+    pub fn data_bytes(&self) -> u64 {
+        self.kind().map_or(0, Configured::data_bytes)
+    }
 }
 
 impl Default for Study {

@@ -10,8 +10,7 @@ use super::TestbedError;
 use super::endpoints::{EndpointSpecs, kernel_has};
 use super::kind::OnTestbed;
 use super::worker::{RpcHeader, longest, longest_request};
-use crate::scenario::host::NO_COSTS;
-use crate::scenario::{PointSpec, Scenario};
+use crate::scenario::{NO_COSTS, PointSpec, Scenario};
 use crate::study;
 
 /// The longest message in bytes: both ends hold a message in memory as a whole.

@@ -185,7 +185,8 @@ impl Testbed {
 
     /// Returns a testbed for the points of a scenario that was read already: in namespaces if this machine allows it,
     /// or else in the overlay.
-    pub(crate) fn of(
+    #[must_use]
+    pub fn of(
         text: &ScenarioText,
         sets: &[String],
         scenario: Scenario,

@@ -26,7 +26,7 @@ use rackweave_group::orca::scale::ScaleConfig;
 use rackweave_transport::TransportConfig;
 
 pub(crate) use self::orca::{fail_reason, flow_config};
-pub(crate) use self::section::times_us;
+pub use self::section::times_us;
 pub use self::summary::{
     CastDetail, CastResult, CastSummary, PlaneSummary, Quantiles, ReceiverSummary,
 };

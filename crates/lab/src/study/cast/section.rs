@@ -43,7 +43,7 @@ fn times(points: &[PointResult]) -> Option<Section> {
 
 /// Returns the send times of a cast's files if `sending`, or else the times that its receivers waited, in microseconds; `None` without a
 /// cast.
-pub(crate) fn times_us(point: &PointResult, sending: bool) -> Option<Vec<f64>> {
+pub fn times_us(point: &PointResult, sending: bool) -> Option<Vec<f64>> {
     let Some(StudyDetail::Cast(detail)) = &point.detail else { return None };
     Some(detail.times_us(sending))
 }

@@ -2,19 +2,18 @@
 
 use std::collections::BTreeSet;
 
+use rackweave_lab::report::svg::{Axis, Chart, Look, PodChart, Series, Theme};
+use rackweave_lab::report::ticks::{Quantity, Scale};
+use rackweave_lab::report::{charts, pods};
+use rackweave_lab::results::{PointResult, cdf, plain};
+use rackweave_lab::study::cast;
+use rackweave_lab::study::reduce::ReduceConfig;
 use serde_json::Value;
 
 use super::claim::{Figure, FigureAxis, FigureKind, Fold, Reference};
 use super::path::{Missing, Path};
 use super::rule::{Points, refuse_unknown};
 use super::select::{PointKey, known_keys, number};
-use crate::report::svg::{Axis, Chart, Look, PodChart, Series, Theme};
-use crate::report::ticks::{Quantity, Scale};
-use crate::report::{charts, pods};
-use crate::results::stats::cdf;
-use crate::results::{PointResult, plain};
-use crate::study::cast;
-use crate::study::reduce::ReduceConfig;
 
 /// Width and height of a picture in pixels.
 const SIZE: (f64, f64) = (560.0, 320.0);

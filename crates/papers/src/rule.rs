@@ -1,13 +1,13 @@
 //! The evaluation of rules on the points of a scenario.
 
+use rackweave_lab::report::number::short;
+use rackweave_lab::results::plain;
 use serde::Serialize;
 use serde_json::Value;
 
 use super::claim::{Cell, End, Fold, Operand, Rule};
 use super::path::{Missing, Path};
 use super::select::{PointKey, Relation, Selector, known_keys, number};
-use crate::report::number::short;
-use crate::results::plain;
 
 /// The points of a scenario: the keys that identify them, and their summaries where they have finished.
 #[derive(Debug)]

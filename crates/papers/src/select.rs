@@ -4,11 +4,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
 use rackweave_core::{Bytes, Rate, Span};
+use rackweave_lab::results::{plain, short_key};
+use rackweave_lab::scenario::PointSpec;
 use serde::de::{Deserialize, Deserializer, Error};
 use serde_json::Value;
-
-use crate::results::{plain, short_key};
-use crate::scenario::PointSpec;
 
 /// The keys and values that identify a point of a scenario.
 #[derive(Clone, Debug)]

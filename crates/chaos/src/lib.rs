@@ -21,10 +21,9 @@ use std::path::PathBuf;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
+use rackweave_lab::run::{Batch, PointEnd, Progress, RunError};
+use rackweave_lab::scenario::{ScenarioText, World};
 use rayon::prelude::*;
-
-use crate::run::{Batch, PointEnd, Progress, RunError};
-use crate::scenario::{ScenarioText, World};
 
 /// What is tried.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -340,7 +339,7 @@ impl Chaos {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::study::StudySummary;
+    use rackweave_lab::study::StudySummary;
 
     #[test]
     fn the_first_seeds_of_each_product_hold_with_any_number_of_threads() {

@@ -4,18 +4,18 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::time::Instant;
 
+use rackweave_lab::error::{OutputError, ScenarioError};
+use rackweave_lab::output::OutputDir;
+use rackweave_lab::results::{PointFailure, PointResult, Results};
+use rackweave_lab::run::{Batch, PointEnd, Progress, RunError};
+use rackweave_lab::scenario::World;
 use serde::Serialize;
 
 use super::claim::Claim;
 use super::figure::{self, Picture};
 use super::plan::{Plan, PlannedClaim, Request, Run, TestbedRun};
+use super::real::RealRun;
 use super::rule::{self, Points, RuleError, Ruling};
-use crate::error::{OutputError, ScenarioError};
-use crate::output::OutputDir;
-use crate::results::{PointFailure, PointResult, Results};
-use crate::run::{Batch, PointEnd, Progress, RunError};
-use crate::scenario::World;
-use crate::testbed::Testbed;
 
 /// The directory of the runs' own results, below that of the claims.
 pub(crate) const RUNS: &str = "runs";
@@ -24,8 +24,8 @@ pub(crate) const RUNS: &str = "runs";
 pub struct Session {
     plan: Plan,
     batches: Vec<Batch>,
-    /// For each run its testbed, if it also runs on real hosts.
-    testbeds: Vec<Option<Testbed>>,
+    /// For each run the one on real hosts, if it has any.
+    real: Vec<Option<Box<dyn RealRun>>>,
     cancelled: AtomicBool,
     quick: bool,
 }
@@ -166,13 +166,13 @@ impl Session {
             Batch::new(simulated).with_threads(request.threads)
         });
         let batches = batches.collect();
-        let testbed = |real: &TestbedRun| {
-            let parts = request.workers.clone()?;
-            Some(Testbed::of(&real.text, &real.sets, real.scenario.clone(), parts))
+        let prepared = |real: &TestbedRun| {
+            let hosts = request.real_hosts.as_ref()?;
+            Some(hosts.prepare(&real.text, &real.sets, real.scenario.clone()))
         };
-        let testbeds = plan.runs.iter().map(|run| run.real.as_ref().and_then(testbed)).collect();
+        let real = plan.runs.iter().map(|run| run.real.as_ref().and_then(prepared)).collect();
         let cancelled = AtomicBool::new(false);
-        Ok(Self { plan, batches, testbeds, cancelled, quick: request.quick })
+        Ok(Self { plan, batches, real, cancelled, quick: request.quick })
     }
 
     /// Returns the paper, the claim and the scenario of each planned claim.
@@ -184,7 +184,7 @@ impl Session {
     pub fn cancel(&self) {
         self.cancelled.store(true, Ordering::Relaxed);
         self.batches.iter().for_each(Batch::cancel);
-        self.testbeds.iter().flatten().for_each(Testbed::cancel);
+        self.real.iter().flatten().for_each(|real| real.cancel());
     }
 
     /// Returns whether [`Session::cancel`] was called.
@@ -198,7 +198,7 @@ impl Session {
     pub fn progress(&self) -> Progress {
         let mut all = Progress::default();
         let mut shares = 0.0;
-        let real = self.testbeds.iter().flatten().map(Testbed::progress);
+        let real = self.real.iter().flatten().map(|real| real.progress());
         for progress in self.batches.iter().map(Batch::progress).chain(real) {
             shares += progress.fraction * progress.points as f64;
             all.points += progress.points;
@@ -287,7 +287,7 @@ impl Session {
             };
             let wall_s = began.elapsed().as_secs_f64();
             let results = self.batches[run].results(ends.into_iter().flatten().collect(), wall_s);
-            if self.testbeds[run].is_none() {
+            if self.real[run].is_none() {
                 self.write(run, &results, out, command)?;
             }
             *finished[run].lock().unwrap_or_else(PoisonError::into_inner) = Some(results);
@@ -317,18 +317,18 @@ impl Session {
             results.unwrap_or_else(|| batch.results(Vec::new(), 0.0))
         });
         let mut results: Vec<Results> = results.collect();
-        // Each testbed has the machine to itself.
-        for (run, testbed) in self.testbeds.iter().enumerate() {
-            if let Some(testbed) = testbed.as_ref().filter(|_| needed(run)) {
-                self.run_testbed(run, testbed, &mut results[run]);
+        // Each run on real hosts has the machine to itself.
+        for (run, real) in self.real.iter().enumerate() {
+            if let Some(real) = real.as_ref().filter(|_| needed(run)) {
+                self.run_real(run, &**real, &mut results[run]);
                 self.write(run, &results[run], out, command)?;
             }
         }
         Ok(results)
     }
 
-    /// Adds the testbed's results to the simulated ones.
-    fn run_testbed(&self, run: usize, testbed: &Testbed, results: &mut Results) {
+    /// Adds the results of real hosts to the simulated ones.
+    fn run_real(&self, run: usize, real: &dyn RealRun, results: &mut Results) {
         let first = self.batches[run].scenario().points.len();
         let failure = |message: String| PointFailure {
             set: [("world".to_owned(), "real".into())].into_iter().collect(),
@@ -337,8 +337,8 @@ impl Session {
             seed: self.plan.runs[run].scenario.seed,
             arguments: Vec::new(),
         };
-        let (points, failures, wall_s) = match testbed.run() {
-            Err(error) => (Vec::new(), vec![failure(error.to_string())], 0.0),
+        let (points, failures, wall_s) = match real.run() {
+            Err(error) => (Vec::new(), vec![failure(error)], 0.0),
             Ok(real) => (real.points, real.summary.failures, real.summary.wall_s),
         };
         let real = points.into_iter().map(|mut point| {

@@ -8,6 +8,7 @@
 //! - `rule`: comparisons of numbers.
 //! - `figure`: charts.
 //! - `plan`, `session`: running each scenario once, and deciding the claims.
+//! - [`RealHosts`]: how scenarios of both worlds run on real hosts, which is the caller's.
 //! - `page`: `index.html`, `claims.json` and the table for a terminal.
 
 mod claim;
@@ -15,22 +16,24 @@ mod figure;
 mod page;
 mod path;
 mod plan;
+mod real;
 mod rule;
 mod select;
 mod session;
 #[cfg(test)]
 mod tests;
 
-use serde_json::json;
+use rackweave_lab::builtin;
+use rackweave_lab::error::ScenarioError;
+use rackweave_lab::list::{self, Item};
+use serde_json::{Value, json};
 
 use self::claim::Claim;
 pub use self::claim::Paper;
 pub use self::plan::Request;
+pub use self::real::{RealHosts, RealRun};
 pub use self::rule::{Check, Ruling};
 pub use self::session::{ClaimResult, ClaimResults, PaperError, Remarks, Session, Verdict};
-use crate::builtin;
-use crate::error::ScenarioError;
-use crate::item::Item;
 
 /// Returns the papers whose claims are compiled into the command.
 ///
@@ -64,6 +67,26 @@ fn item(system: &str, claim: &Claim, scenario: &str) -> Item {
         "scenario": scenario,
     });
     Item::new(&claim.id, &claim.claim, &facts)
+}
+
+/// Returns a list of claims for a terminal.
+#[must_use]
+pub fn to_text(items: &[Item]) -> String {
+    let fact = |item: &Item, key: &str| match item.facts.get(key) {
+        Some(Value::String(text)) => text.clone(),
+        _ => String::new(),
+    };
+    list::text_of(
+        items,
+        |item| item.description.clone(),
+        |item| {
+            vec![
+                format!("paper: {}", fact(item, "paper")),
+                format!("holds when: {}", fact(item, "rule")),
+                format!("scenario: {}", fact(item, "scenario")),
+            ]
+        },
+    )
 }
 
 impl Session {

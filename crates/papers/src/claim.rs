@@ -4,12 +4,12 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path as FilePath, PathBuf};
 
 use miette::{LabeledSpan, NamedSource};
+use rackweave_lab::error::{ScenarioError, nearest};
+use rackweave_lab::scenario::ScenarioText;
 use serde::{Deserialize, Deserializer};
 
 use super::path::Path;
 use super::select::{Relation, Selector, flatten};
-use crate::error::{ScenarioError, nearest};
-use crate::scenario::ScenarioText;
 
 /// The claims of one paper.
 #[derive(Clone, Debug)]

@@ -2,16 +2,17 @@
 
 use std::collections::BTreeMap;
 use std::path::Path as FilePath;
+use std::sync::Arc;
+
+use rackweave_lab::error::{ScenarioError, nearest};
+use rackweave_lab::scenario::{NO_COSTS, PointSpec, Scenario, ScenarioText, World};
+use rackweave_lab::study;
 
 use super::claim::{Claim, Paper, Quick, Worlds};
+use super::real::RealHosts;
 use super::rule::{self, refuse_unknown};
 use super::select::{PointKey, not_tried};
 use super::{figure, papers};
-use crate::error::{ScenarioError, nearest};
-use crate::scenario::host::NO_COSTS;
-use crate::scenario::{PointSpec, Scenario, ScenarioText, World};
-use crate::study;
-use crate::testbed::WorkerCommand;
 
 /// The user's request.
 #[derive(Clone, Debug, Default)]
@@ -26,8 +27,8 @@ pub struct Request {
     pub sets: Vec<String>,
     /// The argument that gives simulated hosts their costs; `None` if they have none.
     pub host: Option<String>,
-    /// How the processes of a testbed are started; `None` if claims that need a testbed cannot be decided.
-    pub workers: Option<WorkerCommand>,
+    /// Where scenarios run on real hosts; `None` if claims about both worlds cannot be decided.
+    pub real_hosts: Option<Arc<dyn RealHosts>>,
     /// The most threads for each simulated point; 0 is 1.
     pub threads: u32,
 }
@@ -185,7 +186,7 @@ impl Plan {
             }
             let ready = loaded.map_err(|error: ScenarioError| error.message().to_owned());
             planned.trouble = match ready.and_then(|()| self.check(&planned)) {
-                Ok(()) if !cfg!(feature = "hosts") && planned.runs.values().any(is_real) => {
+                Ok(()) if request.real_hosts.is_none() && planned.runs.values().any(is_real) => {
                     Some(NO_HOSTS.to_owned())
                 }
                 checked => checked.err(),
@@ -263,7 +264,7 @@ fn load(paper: &Paper, name: &str, request: &Request) -> Result<Run, ScenarioErr
 }
 
 /// Why a claim about both worlds cannot be decided.
-const NO_HOSTS: &str = "it compares the simulator with real hosts, which need Linux and a build with the feature `hosts`";
+pub(crate) const NO_HOSTS: &str = "it compares the simulator with real hosts, which need Linux and a build with the feature `hosts`";
 
 /// The key that distinguishes the points of the two worlds.
 const WORLD: &str = "world";
@@ -289,8 +290,7 @@ const SHRINKABLE: [&str; 15] = [
 
 /// Returns the reduced scenario, after checking that it differs only in size.
 fn shrink(quick: &Quick, whole: Scenario, mut small: Scenario) -> Result<Scenario, String> {
-    let of_kinds = study::KINDS.iter().flat_map(|kind| kind.sizes);
-    let shrinkable: Vec<&str> = SHRINKABLE.iter().chain(of_kinds).copied().collect();
+    let shrinkable: Vec<&str> = SHRINKABLE.into_iter().chain(study::sizes()).collect();
     for set in &quick.set {
         let key = set.split('=').next().unwrap_or(set).trim();
         if !shrinkable.contains(&key) {
@@ -303,7 +303,7 @@ fn shrink(quick: &Quick, whole: Scenario, mut small: Scenario) -> Result<Scenari
     if small.points.len() != whole.points.len() {
         return Err("it has other points than the scenario; leave points out with `only`".into());
     }
-    let bytes = |point: &PointSpec| point.study.kind().map_or(0, |kind| kind.data_bytes());
+    let bytes = |point: &PointSpec| point.study.data_bytes();
     for (less, more) in small.points.iter().zip(&whole.points) {
         let grown = [
             (less.config.measure.messages > more.config.measure.messages, "messages"),

@@ -1,11 +1,11 @@
 //! What must hold in every run: nothing wrong is delivered, and whoever can be reached gets everything.
 
+use rackweave_lab::results::PointResult;
+use rackweave_lab::study::StudySummary;
 use rackweave_sim::result::{MessageRecord, Outcome};
 
 use super::Product;
 use super::draw::Drawn;
-use crate::results::PointResult;
-use crate::study::StudySummary;
 
 /// Returns the first sentence that a run contradicts.
 ///

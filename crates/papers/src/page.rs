@@ -2,12 +2,13 @@
 
 use std::fmt::Write;
 
+use rackweave_lab::report::html;
+use rackweave_lab::report::number;
+use rackweave_lab::report::svg::{Theme, escape, swatch};
+
 use super::figure::Picture;
 use super::rule::Ruling;
 use super::session::{ClaimResult, ClaimResults, Remarks, Verdict};
-use crate::report::html;
-use crate::report::number;
-use crate::report::svg::{Theme, escape, swatch};
 
 /// The most rules whose numbers an overview has for a claim.
 const MAX_BRIEFS: usize = 3;

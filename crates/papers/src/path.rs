@@ -3,11 +3,10 @@
 use std::fmt;
 use std::sync::LazyLock;
 
+use rackweave_lab::error::nearest;
+use rackweave_lab::results::SUMMARY_SCHEMA;
 use serde::de::{Deserialize, Deserializer, Error};
 use serde_json::Value;
-
-use crate::error::nearest;
-use crate::results::SUMMARY_SCHEMA;
 
 /// The schema of `summary.json`, which has every key.
 static SCHEMA: LazyLock<Value> =
@@ -188,7 +187,8 @@ impl Path {
             })?,
             Step::Where(key, value) => {
                 let is = |item: &&Value| {
-                    item.get(key).is_some_and(|found| crate::results::plain(found) == *value)
+                    item.get(key)
+                        .is_some_and(|found| rackweave_lab::results::plain(found) == *value)
                 };
                 list()?.iter().find(is).ok_or_else(|| {
                     Missing::Unknown(format!("`{}`: no item has {key} = {value}", self.text))
@@ -201,7 +201,7 @@ impl Path {
 
     /// Formats a number at this path, with its unit as far as the field's name shows it.
     pub(crate) fn write(&self, value: f64) -> String {
-        use crate::report::number::{bytes, micros, short};
+        use rackweave_lab::report::number::{bytes, micros, short};
         let named = |unit: &str| {
             self.steps.iter().any(|step| match step {
                 Step::Field(name) => name.ends_with(unit),
