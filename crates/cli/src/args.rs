@@ -126,10 +126,10 @@ pub(crate) struct RunArgs {
     /// Directory for the results (default: out/NAME).
     #[arg(long, value_name = "DIR")]
     pub(crate) out: Option<PathBuf>,
-    /// Write every table as a Parquet file too, beside its CSV file and with the types of the Python package's frames.
+    /// Write every table as a Parquet file too, next to its CSV file and with the types of the Python package's frames.
     #[arg(long, conflicts_with = "shard")]
     pub(crate) parquet: bool,
-    /// Keep each finished point in DIR/points, and take those that an interrupted run has left there.
+    /// Keep each finished point in DIR/points, and take the points that an interrupted run has left there.
     #[arg(long)]
     pub(crate) resume: bool,
     /// Run only each N-th point, from the I-th on (0 <= I < N), and keep them in DIR/points for `merge`; implies --resume.
@@ -231,7 +231,7 @@ pub(crate) struct CalibrateArgs {
     /// Make hosts UDP sockets on loopback, which needs no privileges.
     #[arg(long)]
     pub(crate) overlay: bool,
-    /// Measure this number of times, of which the medians count.
+    /// Measure this number of times; the medians count.
     #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u32).range(3..=1000))]
     pub(crate) rounds: u32,
     /// Print only JSON on standard output.

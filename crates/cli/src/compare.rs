@@ -27,7 +27,7 @@ pub(crate) struct CompareArgs {
     /// Directory of the second result, or its summary.json.
     #[arg(value_name = "B")]
     pub(crate) b: PathBuf,
-    /// Compare every measure, by message size too, and list those that do not differ.
+    /// Compare every measure, by message size too, and list also what does not differ.
     #[arg(long)]
     pub(crate) all: bool,
     /// Print the comparison as JSON.

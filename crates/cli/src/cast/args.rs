@@ -44,7 +44,7 @@ pub(crate) struct SendArgs {
     /// Send to all members of this group (`receive --group`), found by multicast.
     #[arg(long, value_name = "NAME", conflicts_with = "to", value_parser = group)]
     pub(super) group: Option<String>,
-    /// Wait until N members have answered, for at most 30 s (default: send to those that answer within 80 ms).
+    /// Wait until N members have answered, for at most 30 s (default: send to the members that answer within 80 ms).
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=4096))]
     pub(super) expect: Option<u32>,
     /// How copies are made (default: multicast if a probe reaches all receivers, else unicast).

@@ -58,7 +58,7 @@ pub(crate) struct FetchArgs {
     /// Do not serve others.
     #[arg(long)]
     no_serve: bool,
-    /// Memory for chunks: half for those that wait for the disk, half for those that are served.
+    /// Memory for chunks: half while they wait for the disk, half while they are served.
     #[arg(long, value_name = "SIZE", default_value = "512 MiB")]
     memory: Bytes,
     /// Do not use multicast, even if the server offers it.

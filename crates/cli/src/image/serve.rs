@@ -47,8 +47,8 @@ pub(crate) struct ServeArgs {
     /// learn of it from the server. The network must forward multicast. Blocks are sent at --rate (default: 500 Mbps) at most.
     #[arg(long, value_name = "GROUP[:PORT]", value_parser = hosts::group)]
     multicast: Option<(Ipv4Addr, Option<u16>)>,
-    /// The hosts that may fetch, separated by commas, or @FILE with one on each line. The server ends when all have the image,
-    /// of which there must be one only.
+    /// The hosts that may fetch, separated by commas, or @FILE with one on each line. The server ends when all have the image;
+    /// it must be the only one.
     #[arg(long, value_name = "HOST,...|@FILE", value_delimiter = ',')]
     to: Vec<String>,
     /// With --to: end after this time even if some hosts do not have the image.

@@ -26,7 +26,7 @@ pub(crate) struct BpfArgs {
     /// With --bpf: holders of a chunk take turns, as in SWP2P (default: the one with the fewest outstanding requests, and of several the one with the fewest chunks).
     #[arg(long, requires = "bpf")]
     turns: bool,
-    /// With --bpf: only hosts that have a chunk are asked for it, as in SWP2P (default: also those that wait for it themselves, up to two in a row).
+    /// With --bpf: only hosts that have a chunk are asked for it, as in SWP2P (default: also hosts that wait for it themselves, up to two in a row).
     #[arg(long, requires = "bpf")]
     no_pending: bool,
     /// With --bpf: largest image, in chunks; there are 264 bytes of memory for each.
