@@ -266,6 +266,7 @@ mod tests {
             "include_str!(\"../../docs/ops/a.md\")",
             "https://x.org/docs/none.md#x",
             "let file = \"x.md\";",
+            "let files = [\"https://x.org\", \"x.md\"];",
             "// the page a.md, https://x.org/x.md and *.md",
             "// docs/ops/a.md (\"two\")",
         ] {
