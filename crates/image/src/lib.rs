@@ -28,7 +28,6 @@
 //! # }
 //! ```
 
-mod bits;
 mod error;
 mod expand;
 pub mod free;
@@ -45,7 +44,6 @@ mod source;
 mod stored;
 mod target;
 
-pub use self::bits::ChunkSet;
 pub use self::error::ImageError;
 pub use self::expand::{ChunkError, Expander, Piece, recompress};
 pub use self::image::{Image, Verified};

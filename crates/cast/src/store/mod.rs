@@ -36,7 +36,6 @@
 pub use rackweave_disk as disk;
 mod cancel;
 mod place;
-mod set;
 mod table;
 #[cfg(test)]
 mod tests;
@@ -44,12 +43,13 @@ mod tests;
 use std::io;
 use std::path::PathBuf;
 
+use rackweave_core::Bitmap;
+
 pub use self::cancel::Cancel;
 pub(crate) use self::cancel::UntilCancelled;
 use self::disk::{DiskFile, FileKind, write_all_at};
 pub(crate) use self::place::failed;
 pub use self::place::{Dir, Entry};
-pub use self::set::BlockSet;
 use self::table::Table;
 use crate::format::tree::chunk_hash;
 use crate::format::{CHUNK, Hash};
@@ -196,7 +196,7 @@ pub struct BlockStore {
     target: Entry,
     length: Option<u64>,
     replace: bool,
-    have: BlockSet,
+    have: Bitmap,
     table: Option<Table>,
     /// Whether an earlier attempt was interrupted after the file got its final name.
     named: bool,
@@ -225,8 +225,8 @@ fn range_of(block: u64, length: u64) -> Option<(u64, usize)> {
 }
 
 /// Returns the blocks whose bytes have the hashes in the table; `None` if the result is not needed any more.
-fn check_all(file: &dyn DiskFile, length: u64, table: &Table, cancel: &Cancel) -> Option<BlockSet> {
-    let mut have = BlockSet::new(length.div_ceil(CHUNK as u64));
+fn check_all(file: &dyn DiskFile, length: u64, table: &Table, cancel: &Cancel) -> Option<Bitmap> {
+    let mut have = Bitmap::new(length.div_ceil(CHUNK as u64));
     let mut buffer = vec![0; CHUNK];
     let blocks = (0..).map_while(|block| Some((block, range_of(block, length)?)));
     for (block, (offset, len)) in blocks {
@@ -280,12 +280,12 @@ impl BlockStore {
         }
         let file = part.open_write(ours || left.is_some())?;
         let wrap = |error| failed(&part.path(), error);
-        let mut have = BlockSet::new(blocks);
+        let mut have = Bitmap::new(blocks);
         let mut keep = 0;
         if let (Some(table), Some(length)) = (&left, length) {
             have = check_all(&*file, length, table, &cancel)
                 .ok_or_else(|| StoreError::Cancelled(part.path()))?;
-            let last = (0..blocks).rev().find(|block| have.contains(*block));
+            let last = have.iter().last();
             keep = last.map_or(0, |block| length.min((block + 1) * CHUNK as u64));
         }
         // Everything beyond the last correct block must read as zeros.
@@ -308,7 +308,7 @@ impl BlockStore {
 
     /// Returns the blocks that are stored and verified.
     #[must_use]
-    pub const fn have(&self) -> &BlockSet {
+    pub const fn have(&self) -> &Bitmap {
         &self.have
     }
 

@@ -10,6 +10,7 @@ use std::os::unix::fs::{FileTypeExt as _, MetadataExt as _};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use rackweave_core::Bitmap;
 use rackweave_disk::{Directory, DiskFile, FileKind, Open, read_exact_at, write_all_at};
 use rustix::fs::FallocateFlags;
 
@@ -18,7 +19,7 @@ use crate::manifest::gaps;
 use crate::part::{INCOMPLETE, Named, Part, new_mode, resolved};
 use crate::scan::scan_chunks;
 use crate::{
-    ChunkError, ChunkSet, Codec, Expander, ImageError, Manifest, PIECE, Piece, Progress,
+    ChunkError, Codec, Expander, ImageError, Manifest, PIECE, Piece, Progress,
     StoredChunk, recompress,
 };
 
@@ -65,7 +66,7 @@ pub struct Target {
     place: Place,
     path: PathBuf,
     manifest: Arc<Manifest>,
-    have: ChunkSet,
+    have: Bitmap<u32>,
     expander: Expander,
     zero_unused: bool,
 }
@@ -91,7 +92,7 @@ impl Target {
             let all: Vec<u32> = (0..manifest.chunks()).collect();
             let have = match config.scan_device {
                 true => scan_chunks(&file, &path, &manifest, &all, progress)?,
-                false => ChunkSet::new(manifest.chunks()),
+                false => Bitmap::new(manifest.chunks()),
             };
             let expander = Expander::new().map_err(ImageError::write(&path))?;
             let expander = expander.partition_start(device::partition_start(found.rdev()));
@@ -162,14 +163,14 @@ impl Target {
         let claimed = Record::read(part.named(), manifest.root(), manifest.chunks());
         let mut have = match &claimed {
             Some(it) => scan_chunks(&*part.file, part.path(), &manifest, &it.chunks, progress)?,
-            None => ChunkSet::new(manifest.chunks()),
+            None => Bitmap::new(manifest.chunks()),
         };
         let wrong = part.named().wrong();
         if claimed.is_some_and(|claimed| claimed.syncing) {
             write_again(&*part.file, &manifest, &have).map_err(&wrong)?;
         }
         if have.is_empty() || clear(&*part.file, &manifest, &have).is_err() {
-            have = ChunkSet::new(manifest.chunks());
+            have = Bitmap::new(manifest.chunks());
             part.file.set_len(0).map_err(&wrong)?;
         }
         part.file.set_len(manifest.head().size).map_err(&wrong)?;
@@ -182,7 +183,7 @@ impl Target {
     fn copy(
         &mut self,
         old: &dyn DiskFile,
-        held: &ChunkSet,
+        held: &Bitmap<u32>,
         progress: &Progress,
     ) -> Result<(), ImageError> {
         let missing: Vec<_> = self.missing().filter(|chunk| held.contains(*chunk)).collect();
@@ -224,7 +225,7 @@ impl Target {
 
     /// Returns the chunks that it has.
     #[must_use]
-    pub const fn have(&self) -> &ChunkSet {
+    pub const fn have(&self) -> &Bitmap<u32> {
         &self.have
     }
 
@@ -434,9 +435,8 @@ fn stored(
 ///
 /// # Errors
 /// If the file system cannot make holes.
-fn clear(file: &dyn DiskFile, manifest: &Manifest, have: &ChunkSet) -> io::Result<()> {
-    let held = (0..manifest.chunks()).filter(|chunk| have.contains(*chunk));
-    let extents = held.flat_map(|chunk| manifest.extents(chunk));
+fn clear(file: &dyn DiskFile, manifest: &Manifest, have: &Bitmap<u32>) -> io::Result<()> {
+    let extents = have.iter().flat_map(|chunk| manifest.extents(chunk));
     let used = extents.map(|it| it.start..it.end()).collect();
     for gap in gaps(used, manifest.head().size) {
         file.punch(gap)?;
@@ -445,10 +445,9 @@ fn clear(file: &dyn DiskFile, manifest: &Manifest, have: &ChunkSet) -> io::Resul
 }
 
 /// Writes what a file has of these chunks once more, because the system may believe that it is on the disk.
-fn write_again(file: &dyn DiskFile, manifest: &Manifest, have: &ChunkSet) -> io::Result<()> {
-    let held = (0..manifest.chunks()).filter(|chunk| have.contains(*chunk));
+fn write_again(file: &dyn DiskFile, manifest: &Manifest, have: &Bitmap<u32>) -> io::Result<()> {
     let mut buffer = Vec::new();
-    for extent in held.flat_map(|chunk| manifest.extents(chunk)).filter(|it| !it.zero) {
+    for extent in have.iter().flat_map(|chunk| manifest.extents(chunk)).filter(|it| !it.zero) {
         let mut at = extent.start;
         let mut result = Ok(());
         crate::source::pieces(file, &(extent.start..extent.end()), &mut buffer, &mut |bytes| {

@@ -14,10 +14,11 @@
 
 use std::io::{self, Read as _};
 
+use rackweave_core::Bitmap;
 use rackweave_disk::{DiskFile, Open, Reading, write_all_at};
 
+use crate::Hash;
 use crate::part::{Named, is_foreign};
-use crate::{ChunkSet, Hash};
 
 const MAGIC: &[u8] = b"rackweave image: chunks of an incomplete file, version 1\n";
 const HEADER: usize = 96;
@@ -81,13 +82,11 @@ impl Record {
     }
 
     /// Starts a record with the chunks that the file has.
-    pub(super) fn create(part: &Named, root: &Hash, have: &ChunkSet) -> io::Result<Self> {
+    pub(super) fn create(part: &Named, root: &Hash, have: &Bitmap<u32>) -> io::Result<Self> {
         let named = part.suffixed(".chunks");
         let mut bytes = header(root).to_vec();
-        for chunk in 0..have.as_bytes().len() as u32 * 8 {
-            if have.contains(chunk) {
-                bytes.extend_from_slice(&record(root, chunk));
-            }
+        for chunk in have.iter() {
+            bytes.extend_from_slice(&record(root, chunk));
         }
         // It gets its name when it is complete: whoever is killed meanwhile keeps the record of earlier attempts.
         let aside = part.suffixed(".chunks.new");
