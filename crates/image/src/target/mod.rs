@@ -11,16 +11,18 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use rackweave_core::Bitmap;
-use rackweave_disk::{Directory, DiskFile, FileKind, Open, read_exact_at, write_all_at};
+use rackweave_disk::{
+    Directory, DiskFile, FileKind, INCOMPLETE, Open, new_mode, read_exact_at, write_all_at,
+};
 use rustix::fs::FallocateFlags;
 
 use self::record::Record;
 use crate::manifest::gaps;
-use crate::part::{INCOMPLETE, Named, Part, new_mode, resolved};
+use crate::part::{Named, Part, resolved};
 use crate::scan::scan_chunks;
 use crate::{
-    ChunkError, Codec, Expander, ImageError, Manifest, PIECE, Piece, Progress,
-    StoredChunk, recompress,
+    ChunkError, Codec, Expander, ImageError, Manifest, PIECE, Piece, Progress, StoredChunk,
+    recompress,
 };
 
 /// How a target is opened.
@@ -47,7 +49,7 @@ impl Default for TargetConfig {
 #[derive(Debug)]
 enum Place {
     /// A file that is written aside and named in the end.
-    Part(Part, Record),
+    Part(Part, Box<Record>),
     Device(File),
     /// A file that holds the image already.
     Complete(Box<dyn DiskFile>, Named),
@@ -162,20 +164,20 @@ impl Target {
     ) -> Result<Self, ImageError> {
         let claimed = Record::read(part.named(), manifest.root(), manifest.chunks());
         let mut have = match &claimed {
-            Some(it) => scan_chunks(&*part.file, part.path(), &manifest, &it.chunks, progress)?,
+            Some(it) => scan_chunks(part.file(), part.path(), &manifest, &it.chunks, progress)?,
             None => Bitmap::new(manifest.chunks()),
         };
         let wrong = part.named().wrong();
         if claimed.is_some_and(|claimed| claimed.syncing) {
-            write_again(&*part.file, &manifest, &have).map_err(&wrong)?;
+            write_again(part.file(), &manifest, &have).map_err(&wrong)?;
         }
-        if have.is_empty() || clear(&*part.file, &manifest, &have).is_err() {
+        if have.is_empty() || clear(part.file(), &manifest, &have).is_err() {
             have = Bitmap::new(manifest.chunks());
-            part.file.set_len(0).map_err(&wrong)?;
+            part.file().set_len(0).map_err(&wrong)?;
         }
-        part.file.set_len(manifest.head().size).map_err(&wrong)?;
+        part.file().set_len(manifest.head().size).map_err(&wrong)?;
         let record = Record::create(part.named(), manifest.root(), &have).map_err(&wrong)?;
-        let place = Place::Part(part, record);
+        let place = Place::Part(part, Box::new(record));
         Ok(Self { place, path, manifest, have, expander, zero_unused: false })
     }
 
@@ -237,7 +239,7 @@ impl Target {
 
     fn file(&self) -> &dyn DiskFile {
         match &self.place {
-            Place::Part(part, _) => &*part.file,
+            Place::Part(part, _) => part.file(),
             Place::Device(file) => file,
             Place::Complete(file, _) => &**file,
         }
@@ -283,7 +285,7 @@ impl Target {
             Place::Part(..) | Place::Complete(..) => None,
         };
         let file: &dyn DiskFile = match &self.place {
-            Place::Part(part, _) => &*part.file,
+            Place::Part(part, _) => part.file(),
             Place::Device(file) => file,
             Place::Complete(file, _) => &**file,
         };
