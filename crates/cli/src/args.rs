@@ -126,13 +126,14 @@ pub(crate) struct RunArgs {
     /// Directory for the results (default: out/NAME).
     #[arg(long, value_name = "DIR")]
     pub(crate) out: Option<PathBuf>,
-    /// Write every table as a Parquet file too, beside its CSV file and with the types of the Python package's frames.
+    /// Write every table as a Parquet file too.
     #[arg(long, conflicts_with = "shard")]
     pub(crate) parquet: bool,
-    /// Keep each finished point in DIR/points, and take those that an interrupted run has left there.
+    /// Keep each finished point in DIR/points, and take the points of an interrupted run.
     #[arg(long)]
     pub(crate) resume: bool,
-    /// Run only each N-th point, from the I-th on (0 <= I < N), and keep them in DIR/points for `merge`; implies --resume.
+    /// Run only each N-th point, from the I-th on, and keep them in DIR/points for `merge`; implies
+    /// --resume.
     #[arg(long, value_name = "I/N", conflicts_with = "explain")]
     pub(crate) shard: Option<Shard>,
     /// Print only summary.json on standard output, and nothing else there.
@@ -231,7 +232,7 @@ pub(crate) struct CalibrateArgs {
     /// Make hosts UDP sockets on loopback, which needs no privileges.
     #[arg(long)]
     pub(crate) overlay: bool,
-    /// Measure this number of times, of which the medians count.
+    /// Number of rounds, whose medians count.
     #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u32).range(3..=1000))]
     pub(crate) rounds: u32,
     /// Print only JSON on standard output.
@@ -266,7 +267,7 @@ pub(crate) struct PaperArgs {
     /// Simulate hosts that cost what this file says, as `rackweave calibrate` writes it.
     #[arg(long, value_name = "FILE")]
     pub(crate) host: Option<PathBuf>,
-    /// Set a key in all scenarios, for an experiment: the claims are those of the files as they are.
+    /// Set a key in all scenarios, for an experiment.
     #[arg(long = "set", value_name = "KEY=VALUE")]
     pub(crate) sets: Vec<String>,
     /// Run only this claim; may be repeated (see --list).

@@ -16,7 +16,7 @@ use super::address;
 /// Options of an Orca agent.
 #[derive(Clone, Debug, clap::Args)]
 pub(super) struct RackArgs {
-    /// Be an agent of a rack with a label switch, under the controller at this address of --fabric (default: no agent).
+    /// Be an agent of a rack, under the controller at this address (default: no agent).
     #[arg(long, value_name = "ADDR", value_parser = address, requires = "fabric")]
     pub(super) controller: Option<SocketAddr>,
     /// Interval of heartbeats to the controller, such as "40 ms".
