@@ -137,9 +137,8 @@ pub(crate) struct QuantileKey(pub(crate) f64, pub(crate) Microseconds);
 #[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
 #[serde(deny_unknown_fields, default)]
 pub(crate) struct HostTable {
-    /// `"per-direction"`: one for receiving and one for sending at each host. A number: all hosts'
-    /// threads and the switch process share these, first come, first served. Default:
-    /// `"per-direction"`.
+    /// `"per-direction"`: one for receiving and one for sending at each host. A number: shared by
+    /// all hosts and the switch process, first come, first served. Default: `"per-direction"`.
     pub(crate) processors: ProcessorsKey,
     /// Processor time of a system call that sends a batch. Default: 0.
     pub(crate) send_system_call_ns: Nanoseconds,

@@ -24,9 +24,9 @@ pub(crate) struct Workload {
     /// `"poisson"`, `"closed-loop"`, `"periodic"`, `"incast"`, `"permutation"`, `"all-to-all"` or
     /// `"trace"`. Required.
     arrivals: Arrivals,
-    /// A published distribution (`rackweave list workloads`), one size (`"100 KB"`), a table `{
-    /// uniform = ["1 KB", "10 KB"] }`, or a CSV file with the columns `size_bytes` and `cdf`.
-    /// Default: required, except for trace.
+    /// A distribution (`rackweave list workloads`), one size (`"100 KB"`), a table `{ uniform = ["1
+    /// KB", "10 KB"] }`, or a CSV file with the columns `size_bytes` and `cdf`. Default: required,
+    /// except for trace.
     #[serde(skip_serializing_if = "Option::is_none")]
     sizes: Option<Sizes>,
     /// Longer messages get this size. Not for trace.
@@ -39,8 +39,8 @@ pub(crate) struct Workload {
     /// poisson: required.
     #[serde(skip_serializing_if = "Option::is_none")]
     load: Option<Share>,
-    /// poisson: bytes that `load` counts: `"payload"`, or `"wire"`: with headers, gaps, Homa's
-    /// grants and pFabric's acknowledgements. Default: `"payload"`.
+    /// poisson: bytes that `load` counts: `"payload"`, or `"wire"`: with headers, gaps, and Homa's
+    /// and pFabric's control packets. Default: `"payload"`.
     #[serde(skip_serializing_if = "Option::is_none")]
     load_counts: Option<Counts>,
     /// periodic: rate of each sender's message bytes, evenly spaced from a random start. Required.
