@@ -107,7 +107,7 @@ fn shared(options: &[[String; 3]], other: &Command) -> [String; 3] {
     [names, format!("as of `{other}`"), String::new()]
 }
 
-/// The subcommands and options of a command. Those that `other` has with the same text share a row.
+/// The subcommands and options of a command. Options that `other` has with the same text share a row.
 fn help(command: &Command, other: Option<&Command>) -> String {
     let subcommands = command.get_subcommands().filter(|sub| !sub.is_hide_set());
     let subcommands: Vec<[String; 2]> = subcommands
