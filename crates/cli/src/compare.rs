@@ -33,8 +33,8 @@ pub(crate) struct CompareArgs {
     /// Print the comparison as JSON.
     #[arg(long)]
     pub(crate) json: bool,
-    /// End with 1 unless results and points are complete and each measure, even by itself, is the
-    /// same within the noise of its seeds.
+    /// End with 1 unless results and points are complete and each measure is the same within the
+    /// noise of its seeds.
     #[arg(long)]
     pub(crate) exit_code: bool,
 }

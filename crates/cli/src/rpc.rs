@@ -39,11 +39,10 @@ pub(crate) struct SetupArgs {
     /// Profile of Homa.
     #[arg(long, default_value = "leverage-homa")]
     profile: ProfileArg,
-    /// Use the transport and link rate of this scenario: a file, such as
-    /// out/NAME/scenario.resolved.toml, or a built-in one.
+    /// Use the transport and link rate of this scenario (a file, or a built-in one).
     #[arg(long, value_name = "SCENARIO.toml", conflicts_with_all = ["transport", "profile", "congestion", "link"])]
     scenario: Option<String>,
-    /// Set a key of the scenario, for instance to choose one of several transports.
+    /// Set a key of the scenario.
     #[arg(long = "set", value_name = "KEY=VALUE", requires = "scenario")]
     sets: Vec<String>,
     /// Rate of this host's link, which Homa and Polo do not exceed.

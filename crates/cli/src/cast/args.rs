@@ -75,14 +75,13 @@ pub(crate) struct SendArgs {
     /// Directory of standard input for late receivers, in an unnamed file.
     #[arg(long, value_name = "DIR", default_value = "/var/tmp")]
     pub(super) spool: PathBuf,
-    /// Bytes of standard input to keep, at least 2 MiB; reading pauses while receivers lack more
-    /// (default: no limit).
+    /// Bytes of standard input to keep, at least 2 MiB; reading pauses beyond (default: no limit).
     #[arg(long, value_name = "SIZE")]
     pub(super) spool_limit: Option<Bytes>,
-    /// Controller of the label switches, one of --fabric's hosts (default: this process).
+    /// Controller, one of --fabric's hosts (default: this process).
     #[arg(long, value_name = "ADDR", value_parser = address, requires = "fabric")]
     pub(super) controller: Option<SocketAddr>,
-    /// Without --controller: declare an agent dead after this silence.
+    /// Without --controller: silence after which an agent is dead.
     #[arg(long, value_name = "TIME", default_value = "200 ms", conflicts_with = "controller")]
     pub(super) timeout: Span,
     /// Send through this host's agent at this socket (default: only if --fabric's port is taken).
@@ -214,7 +213,7 @@ pub(crate) struct ReceiveArgs {
     #[arg(long)]
     pub(super) once: bool,
     /// Accept streams from this host only; may be repeated (default: this machine, with all its
-    /// users, or anyone who has the key).
+    /// users, or holders of the key).
     #[arg(long = "from", value_name = "HOST", value_parser = host)]
     pub(super) from: Vec<Vec<IpAddr>>,
     /// Join this group; may be repeated (default: none).

@@ -43,12 +43,12 @@ pub(crate) struct ServeArgs {
     /// Most bits per second that the server sends.
     #[arg(long, value_name = "RATE", value_parser = values::positive_rate)]
     rate: Option<Rate>,
-    /// Multicast the images, the first to this group of 239.0.0.0/8, the others to the next ones,
-    /// at --rate or 500 Mbps at most.
+    /// Multicast the images to this group of 239.0.0.0/8 and the next ones, at --rate or 500 Mbps
+    /// at most.
     #[arg(long, value_name = "GROUP[:PORT]", value_parser = hosts::group)]
     multicast: Option<(Ipv4Addr, Option<u16>)>,
-    /// Hosts that may fetch the only image: HOST,... or @FILE with one per line. The server ends
-    /// when all have it.
+    /// Hosts that may fetch the only image, or @FILE with one per line. The server ends when all
+    /// have it.
     #[arg(long, value_name = "HOST,...|@FILE", value_delimiter = ',')]
     to: Vec<String>,
     /// With --to: end after this time in any case.
@@ -66,8 +66,8 @@ pub(crate) struct ServeArgs {
     /// Hosts that share these leading bits of their addresses prefer each other.
     #[arg(long, value_name = "BITS", value_parser = clap::value_parser!(u8).range(16..=30), conflicts_with = "switch")]
     rack_prefix: Option<u8>,
-    /// Address of the live page and metrics, which anyone who reaches it can read (default:
-    /// 127.0.0.1:6780 if free).
+    /// Address of the live page and metrics, readable for all who reach it (default: 127.0.0.1:6780 if
+    /// free).
     #[arg(long, value_name = "HOST[:PORT]|none", value_parser = page)]
     status: Option<Status>,
     /// Print events, one line of JSON each.

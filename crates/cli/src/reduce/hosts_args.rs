@@ -34,8 +34,7 @@ pub(crate) struct MasterArgs {
     pub(super) listen: SocketAddr,
     #[command(flatten)]
     pub(super) overlay: OverlayArgs,
-    /// The switch that adds up: its IPv4 address (172.16.0.n with `rackweave switch --interface`);
-    /// with --overlay its number.
+    /// The switch that adds up: its IPv4 address; with --overlay its number.
     #[arg(long, value_name = "ADDR|N")]
     pub(super) switch: Option<String>,
     /// Slots to ask the switch for. Few suffice.
@@ -71,13 +70,13 @@ pub(crate) struct CircuitArgs {
 /// What master and workers of a job must agree on.
 #[derive(Clone, Copy, Debug, clap::Args)]
 pub(crate) struct JobArgs {
-    /// Number of the job: two jobs on one switch need different ones.
+    /// Number of the job, one of its own on a switch.
     #[arg(long = "job", value_name = "ID", default_value_t = 1)]
     pub(super) number: u16,
     /// How values of equal keys are combined.
     #[arg(long, value_name = "HOW", default_value = "sum")]
     pub(super) operator: OperatorArg,
-    /// How long to wait for a host that is silent.
+    /// How long to wait for a silent host.
     #[arg(long, value_name = "TIME", default_value = "30 s", value_parser = some_time)]
     pub(super) patience: Span,
 }
@@ -96,7 +95,7 @@ pub(crate) struct OverlayArgs {
 /// Where a result goes.
 #[derive(Clone, Debug, clap::Args)]
 pub(crate) struct OutputArgs {
-    /// File for the result, which appears when it is whole (default: standard output).
+    /// File for the result (default: standard output).
     #[arg(long, value_name = "FILE")]
     pub(super) out: Option<PathBuf>,
     /// Print what was sent and received as one line of JSON; requires --out.

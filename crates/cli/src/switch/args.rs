@@ -65,14 +65,14 @@ pub(crate) struct SwitchArgs {
     /// Take fabric, moves of circuits and faults from a scenario, or a file of `cast --fabric`.
     #[arg(long, value_name = "SCENARIO.toml", conflicts_with_all = ["link", "buffer", "shared_buffer", "ecn", "trim", "latency", "delay"])]
     pub(super) fabric: Option<String>,
-    /// Unix socket at which processes of this user change the circuits of --fabric (see
-    /// docs/ops/switch.md). Circuits remain when they end.
+    /// Unix socket at which processes of this user change circuits, which remain when they end (see
+    /// docs/ops/switch.md).
     #[arg(long, value_name = "PATH", requires = "fabric", conflicts_with = "bpf")]
     pub(super) control: Option<PathBuf>,
-    /// Set a key of the scenario, replacing its value in the file.
+    /// Set a key of the scenario.
     #[arg(long = "set", value_name = "KEY=VALUE", requires = "fabric")]
     pub(super) sets: Vec<String>,
-    /// Program of the switches, in addition to forwarding.
+    /// Program of the switches.
     #[arg(long, default_value = ProgramName::default().describe().0, value_parser = program_names())]
     pub(super) program: ProgramName,
     /// Host of Orca's controller (with --bpf: its port), the only one whose orders count.
@@ -94,8 +94,8 @@ pub(crate) struct SwitchArgs {
     /// With --program reduce: the switches of the fabric that add up (default: all).
     #[arg(long, value_name = "SWITCH", value_delimiter = ',')]
     pub(super) aggregate_at: Vec<u32>,
-    /// Key of the program's members, if they use one: verifies orders to Orca's switches, and signs
-    /// SWP2P's messages. With --bpf orders are not verified, and must come from --controller.
+    /// Key of the program's members, if they use one. With --bpf it verifies no orders, which must
+    /// come from --controller.
     #[arg(long, value_name = "FILE")]
     pub(super) key_file: Option<PathBuf>,
     #[command(flatten)]
@@ -150,7 +150,7 @@ pub(crate) struct LinkArgs {
     /// Mark packets (ECN) that find a longer queue than this.
     #[arg(long, value_name = "SIZE")]
     pub(super) ecn: Option<Size>,
-    /// Delay from the last bit of a packet in to its output queue.
+    /// Delay from a packet's last bit to its output queue.
     #[arg(long, value_name = "TIME", default_value = "250 ns")]
     pub(super) latency: Span,
     /// Propagation delay of each link, in each direction.

@@ -48,8 +48,7 @@ pub(super) struct MasterArgs {
     pub(super) listen: SocketAddr,
     #[command(flatten)]
     pub(super) overlay: OverlayArgs,
-    /// The switch that adds up: its IPv4 address (172.16.0.n with `rackweave switch --interface`);
-    /// with --overlay its number.
+    /// The switch that adds up: its IPv4 address; with --overlay its number.
     #[arg(long, value_name = "ADDR|N")]
     pub(super) switch: Option<String>,
     /// Fail if the switch cannot be used, instead of adding up here.
@@ -71,10 +70,10 @@ pub(super) struct MasterArgs {
 /// What master and workers of a job must agree on.
 #[derive(Clone, Copy, Debug, clap::Args)]
 pub(super) struct JobArgs {
-    /// Number of the job: two jobs on one switch need different ones.
+    /// Number of the job, one of its own on a switch.
     #[arg(long = "job", value_name = "ID", default_value_t = 1)]
     pub(super) number: u16,
-    /// How long to wait for a host that is silent.
+    /// How long to wait for a silent host.
     #[arg(long, value_name = "TIME", default_value = "30 s", value_parser = some_time)]
     pub(super) patience: Span,
 }
