@@ -86,7 +86,7 @@ pub(crate) struct Fabric {
     /// Propagation delay of hosts' links. Default: `"50 ns"`.
     #[serde(default = "default_link_delay")]
     host_link_delay: Unit<Span>,
-    /// List of them: host *i* uses entry *i* modulo its length.
+    /// List of them; host *i* uses entry *i* modulo its length.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     host_link_delays: Vec<Unit<Span>>,
     /// Propagation delay between switches. Default: `"50 ns"`.
@@ -139,7 +139,7 @@ struct Switch {
     /// Limit: longer queues mark ECN-capable packets. Default: `"65 packets"` (DCTCP's rule at 10
     /// Gbps).
     ecn_threshold: Limit,
-    /// `true` or a table: full queues trim packets to headers, as in NDP. Default: false.
+    /// `true` or a table: full queues trim packets to headers. Default: false.
     // A resolved scenario omits `trim = false`, because a sweep over a key of the table could not replace it.
     #[serde(skip_serializing_if = "Trim::is_off")]
     trim: Trim,
@@ -214,7 +214,7 @@ struct TrimQueues {
     data_queue: Limit,
     /// Limit: headers that a port holds. Default: `"16 packets"`.
     header_queue: Limit,
-    /// Headers without room return to their senders. Default: true.
+    /// Headers without room return to senders. Default: true.
     return_to_sender: bool,
     /// Headers and packets of the highest priority per packet of data, 1 to 255. `"unlimited"`:
     /// strict priority; data can wait for seconds. Default: 10.

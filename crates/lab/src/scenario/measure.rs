@@ -32,16 +32,15 @@ pub(crate) struct Measure {
     /// only. Default: `"continue"`.
     #[serde(skip_serializing_if = "LoadAfter::is_default")]
     load_after: LoadAfter,
-    /// Sampling interval of queues.csv. `"0 s"`: never. Default: `"20 us"`.
+    /// Sampling interval of queues.csv; `"0 s"`: never. Default: `"20 us"`.
     sample_every: Unit<Span>,
-    /// Upper edges of size buckets; one more follows. Default: 100 B, 1 KB, 10 KB, 100 KB, 1 MB.
+    /// Upper edges of size buckets. Default: 100 B, 1 KB, 10 KB, 100 KB, 1 MB.
     size_buckets: Vec<Unit<Bytes>>,
     /// Receivers check every byte. Default: false.
     verify: bool,
     /// Write every message to messages.csv. Default: false.
     pub(crate) messages_csv: bool,
-    /// Ports whose packets are captured: `"host 3 sends"`, `"host 3 receives"`, `"core link 2"`.
-    /// Default: none.
+    /// Captured ports: `"host 3 sends"`, `"host 3 receives"`, `"core link 2"`. Default: none.
     capture: Vec<String>,
     /// Most packets in all captures. Default: 100,000.
     capture_limit: u32,

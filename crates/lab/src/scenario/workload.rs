@@ -46,8 +46,8 @@ pub(crate) struct Workload {
     /// periodic: rate of each sender's message bytes, evenly spaced from a random start. Required.
     #[serde(skip_serializing_if = "Option::is_none")]
     rate: Option<Unit<Rate>>,
-    /// `"one-way"`. `"rpc"`: with a response, which the latency includes. `"stream"`: likewise, on
-    /// streams. Default: `"one-way"`.
+    /// `"one-way"`. `"rpc"`: with a response, which latency includes. `"stream"`: so on streams.
+    /// Default: `"one-way"`.
     #[serde(default)]
     exchange: ExchangeName,
     /// rpc, stream: size of the responses; stream: also `"none"`. Default: that of the request.
@@ -88,8 +88,8 @@ pub(crate) struct Workload {
     /// incast: largest delay of a sender, uniform. Default: `"0 s"`.
     #[serde(skip_serializing_if = "Option::is_none")]
     spread: Option<Unit<Span>>,
-    /// trace: a CSV file with the columns `time_us` (or `_ns`, `_ms`, ...), `source`, `destination`
-    /// and `bytes`. Required.
+    /// trace: a CSV file with the columns `time_us` (`_ns`, `_ms`, ...), `source`, `destination`,
+    /// `bytes`. Required.
     #[serde(skip_serializing_if = "Option::is_none")]
     file: Option<PathBuf>,
     /// No message starts before this. Default: `"0 s"`.

@@ -79,8 +79,8 @@ keys! {
         /// A RESEND is answered with BUSY while granted bytes are unsent. Default: false; linux,
         /// leverage-homa: true.
         busy_if_unsent: bool => busy_if_unsent,
-        /// A NEED_ACK for an incomplete message is answered with RESENDs; false: BUSY. Default:
-        /// false; linux-2026: true.
+        /// RESENDs, not BUSY, answer a NEED_ACK for an incomplete message. Default: false;
+        /// linux-2026: true.
         need_ack_resends: bool => need_ack_resends,
         /// Unread bytes that a stream may receive. Default: `"1048576 B"`.
         stream_window: Size32 => streams.window_bytes,
@@ -97,7 +97,7 @@ keys! {
         /// Bytes without grants follow the smallest round trip and congestion. Default: false;
         /// leverage-homa: true.
         unscheduled_window: bool => leverage.unscheduled_window,
-        /// Rate of peers' links, if below this host's. Default: this host's.
+        /// Rate of peers' links, if lower. Default: this host's.
         peer_link: Unit<Rate> => leverage.peer_link,
         /// `"recent"`: the last round trip is over `congestion_factor` smallest ones. `"average"`:
         /// the average is over `scheduled_factor` of them by `average_deviation`. `"none"`.
