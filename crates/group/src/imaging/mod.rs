@@ -1,4 +1,4 @@
-//! Disk imaging: one image on many hosts, while its server sends as little of it as possible.
+//! Disk imaging: one image on many hosts, while its server sends as little of it as possible (`docs/protocols/swp2p.md`).
 //!
 //! - [`Shape`]: how an image is divided; [`order`]: in which order clients ask for them.
 //! - [`intake`]: how long a client takes to expand and write what it has received.
