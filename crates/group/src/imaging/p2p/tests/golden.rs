@@ -1,6 +1,7 @@
 //! What the slides fix: phases, redirection, the slow processor.
 
 use rackweave_core::{DropReason, Port, Verdict};
+use rackweave_switch::system::{SystemProgram as _, Visible as _};
 use rackweave_wire::frisbee::{Body, Chunks, Header as Message};
 
 use super::*;
@@ -8,7 +9,6 @@ use crate::imaging::directory::Policy;
 use crate::imaging::order::Order;
 use crate::imaging::packet::{Header, packet};
 use crate::imaging::switch::View;
-use crate::system::{SystemProgram as _, Visible as _};
 
 fn paper(config: &mut Setup) {
     config.directory = directory::Config {
