@@ -88,7 +88,7 @@ keys! {
         chunk: Whole<8, { MAX_CHUNK_BYTES as u32 }, u16>,
         /// The same: shortest retransmission timeout. Default: `"200 us"`.
         min_rto: AboveZero<Span>,
-        /// The same: instead of `min_rto`, a timeout that ignores round trips, as SwitchML's. 100
+        /// The same: a timeout instead of `min_rto` that ignores round trips, as SwitchML's. 100
         /// timeouts double it for the step. Default: none.
         fixed_rto: AboveZero<Span>,
     }
