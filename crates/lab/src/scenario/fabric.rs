@@ -80,13 +80,13 @@ pub(crate) struct Fabric {
     #[serde(skip_serializing_if = "Option::is_none")]
     aggregation_link: Option<Unit<Rate>>,
     /// Instead of `core_link` (leaf-spine: or `spines`): rate of a leaf's hosts over its uplinks'.
-    /// Pods: at the ToR where it is largest.
+    /// Pods: of the ToR where it is largest.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) oversubscription: Option<f64>,
     /// Propagation delay of hosts' links. Default: `"50 ns"`.
     #[serde(default = "default_link_delay")]
     host_link_delay: Unit<Span>,
-    /// List of them: host *i* uses entry *i* modulo its length.
+    /// List of them; host *i* uses entry *i* modulo its length.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     host_link_delays: Vec<Unit<Span>>,
     /// Propagation delay between switches. Default: `"50 ns"`.
@@ -98,8 +98,8 @@ pub(crate) struct Fabric {
     /// From the last bit to the transport. Default: `"500 ns"`.
     #[serde(default = "default_host_delay")]
     host_receive_delay: Unit<Span>,
-    /// Time per packet of a host's receive processor, after `host_receive_delay`. 1024 packets
-    /// wait, more are dropped. Not in ideal times or with `[host]`; simulator only. Default: none.
+    /// Time per packet of a host's receive processor; 1024 packets wait, more are dropped. Not in
+    /// ideal times or with `[host]`; simulator only. Default: none.
     #[serde(skip_serializing_if = "Option::is_none")]
     host_receive_cost: Option<Unit<Span>>,
     /// Table: the switches, all alike.
@@ -139,16 +139,15 @@ struct Switch {
     /// Limit: longer queues mark ECN-capable packets. Default: `"65 packets"` (DCTCP's rule at 10
     /// Gbps).
     ecn_threshold: Limit,
-    /// `true` or a table: full queues trim packets to headers, as in NDP. Default: false.
+    /// `true` or a table: full queues trim packets to headers. Default: false.
     // A resolved scenario omits `trim = false`, because a sweep over a key of the table could not replace it.
     #[serde(skip_serializing_if = "Trim::is_off")]
     trim: Trim,
     /// false: one queue per port, without priorities. Default: true.
     #[serde(skip_serializing_if = "is_true")]
     priorities: bool,
-    /// pFabric's queue: the message with the fewest remaining bytes goes first, and a full queue
-    /// drops a packet of that with the most. Not with `trim`, `shared_buffer` or `priorities =
-    /// false`. Default: false.
+    /// The message with the fewest remaining bytes goes first, and a full queue drops from that
+    /// with the most. Not with `trim`, `shared_buffer` or `priorities = false`. Default: false.
     #[serde(skip_serializing_if = "is_false")]
     pfabric: bool,
     /// Above `ecn_threshold` packets that are not ECN-capable are dropped (Aeolus). Default: false.
@@ -215,10 +214,10 @@ struct TrimQueues {
     data_queue: Limit,
     /// Limit: headers that a port holds. Default: `"16 packets"`.
     header_queue: Limit,
-    /// Headers without room return to their senders. Default: true.
+    /// Headers without room return to senders. Default: true.
     return_to_sender: bool,
-    /// Headers (and packets of the highest priority) sent for one packet of data, 1 to 255.
-    /// `"unlimited"`: strict priority; data can wait for seconds. Default: 10.
+    /// Headers and packets of the highest priority per packet of data, 1 to 255. `"unlimited"`:
+    /// strict priority; data can wait for seconds. Default: 10.
     headers_per_packet: Count,
 }
 

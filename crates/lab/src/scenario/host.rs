@@ -137,9 +137,8 @@ pub(crate) struct QuantileKey(pub(crate) f64, pub(crate) Microseconds);
 #[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
 #[serde(deny_unknown_fields, default)]
 pub(crate) struct HostTable {
-    /// `"per-direction"`: one for receiving and one for sending at each host. A number: all hosts'
-    /// threads and the switch process share these, first come, first served. Default:
-    /// `"per-direction"`.
+    /// `"per-direction"`: one for receiving and one for sending at each host. A number: shared by
+    /// all hosts and the switch process, first come, first served. Default: `"per-direction"`.
     pub(crate) processors: ProcessorsKey,
     /// Processor time of a system call that sends a batch. Default: 0.
     pub(crate) send_system_call_ns: Nanoseconds,
@@ -149,7 +148,7 @@ pub(crate) struct HostTable {
     pub(crate) send_packet_ns: Nanoseconds,
     /// Of each byte sent on the link, in 0.01 ns. Default: 0.
     pub(crate) send_byte_ns: Nanoseconds,
-    /// Of a system call that receives a batch. Default: 0.
+    /// Of a system call that receives. Default: 0.
     pub(crate) receive_system_call_ns: Nanoseconds,
     /// Of each message that an application receives. Default: 0.
     pub(crate) receive_call_ns: Nanoseconds,
@@ -178,7 +177,7 @@ pub(crate) struct HostTable {
     pub(crate) wake_us: Vec<QuantileKey>,
     /// Processor time of going to sleep and waking up. Default: 0.
     pub(crate) wake_cost_ns: Nanoseconds,
-    /// `host_send_delay` and `host_receive_delay` apply to ideal times only. Default: true.
+    /// `host_send_delay` and `host_receive_delay` are for ideal times only. Default: true.
     pub(crate) replaces_delays: bool,
     /// Table: the process that emulates all switches of a testbed. Default: none.
     #[serde(skip_serializing_if = "Option::is_none")]

@@ -12,36 +12,35 @@ use super::values::{Count, Share, Unit};
 #[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
 #[serde(deny_unknown_fields, default)]
 pub(crate) struct Measure {
-    /// Messages that start before this are not measured. Default: poisson, closed-loop, periodic:
-    /// `"1 ms"`; otherwise `"0 s"`.
+    /// Earlier messages are not measured. Default: poisson, closed-loop, periodic: `"1 ms"`;
+    /// otherwise `"0 s"`.
     #[serde(skip_serializing_if = "Option::is_none")]
     warmup: Option<Unit<Span>>,
-    /// Number of measured messages. `"unlimited"`: all that start between warm-up and time limit.
-    /// Default: poisson, closed-loop, periodic: 100,000; otherwise `"unlimited"`.
+    /// Measured messages. `"unlimited"`: all between warm-up and time limit. Default: poisson,
+    /// closed-loop, periodic: 100,000; otherwise `"unlimited"`.
     #[serde(skip_serializing_if = "Option::is_none")]
     messages: Option<Count>,
     /// Start of statistics of ports. Default: the warm-up's end.
     #[serde(skip_serializing_if = "Option::is_none")]
     queues_from: Option<Unit<Span>>,
-    /// Simulated time at which the run ends at the latest. 50 million packets under way end it too
-    /// ("packet limit"). Default: `"10 s"`.
+    /// Simulated time that ends the run. 50 million packets under way do too ("packet limit").
+    /// Default: `"10 s"`.
     time_limit: Unit<Span>,
     /// Unfinished messages: `"count"` in percentiles, or `"leave out"`. Default: `"count"`.
     pub(crate) unfinished: Unfinished,
-    /// The load goes on until all measured messages have ended (`"continue"`) or started
-    /// (`"stop"`). Simulator only. Default: `"continue"`.
+    /// Load until all measured messages have ended (`"continue"`) or started (`"stop"`). Simulator
+    /// only. Default: `"continue"`.
     #[serde(skip_serializing_if = "LoadAfter::is_default")]
     load_after: LoadAfter,
-    /// Sampling interval of queues.csv. `"0 s"`: never. Default: `"20 us"`.
+    /// Sampling interval of queues.csv; `"0 s"`: never. Default: `"20 us"`.
     sample_every: Unit<Span>,
-    /// Upper edges of size buckets; one more follows. Default: 100 B, 1 KB, 10 KB, 100 KB, 1 MB.
+    /// Upper edges of size buckets. Default: 100 B, 1 KB, 10 KB, 100 KB, 1 MB.
     size_buckets: Vec<Unit<Bytes>>,
     /// Receivers check every byte. Default: false.
     verify: bool,
     /// Write every message to messages.csv. Default: false.
     pub(crate) messages_csv: bool,
-    /// Ports whose packets are captured: `"host 3 sends"`, `"host 3 receives"`, `"core link 2"`.
-    /// Default: none.
+    /// Captured ports: `"host 3 sends"`, `"host 3 receives"`, `"core link 2"`. Default: none.
     capture: Vec<String>,
     /// Most packets in all captures. Default: 100,000.
     capture_limit: u32,

@@ -61,11 +61,11 @@ pub enum Nic {
 pub(super) struct TestbedKeys {
     /// TCP in namespaces: `"kernel"`, or `"machine"` for Rackweave's. Default: `"kernel"`.
     tcp: TcpBy,
-    /// Order of frames that leave a host in namespaces: `"fifo"`, as from a plain NIC, or `"fair"`:
-    /// UDP and other frames in turns, as simulated. Default: `"fifo"`.
+    /// Order of a host's frames in namespaces: `"fifo"`, as from a plain NIC, or `"fair"`: UDP and
+    /// others in turns, as simulated. Default: `"fifo"`.
     nic: Nic,
-    /// Packets times links that the machine's switch can carry, or `"unlimited"`. Estimated before
-    /// the run. Default: 300,000.
+    /// Packets times links that the machine can carry, or `"unlimited"`; estimated before the run.
+    /// Default: 300,000.
     max_packets_per_second: Count,
     /// Most hosts, or `"unlimited"`. Default: 64.
     max_hosts: Count,

@@ -24,9 +24,9 @@ pub(crate) struct Workload {
     /// `"poisson"`, `"closed-loop"`, `"periodic"`, `"incast"`, `"permutation"`, `"all-to-all"` or
     /// `"trace"`. Required.
     arrivals: Arrivals,
-    /// A published distribution (`rackweave list workloads`), one size (`"100 KB"`), a table `{
-    /// uniform = ["1 KB", "10 KB"] }`, or a CSV file with the columns `size_bytes` and `cdf`.
-    /// Default: required, except for trace.
+    /// A distribution (`rackweave list workloads`), one size (`"100 KB"`), a table `{ uniform = ["1
+    /// KB", "10 KB"] }`, or a CSV file with the columns `size_bytes` and `cdf`. Default: required,
+    /// except for trace.
     #[serde(skip_serializing_if = "Option::is_none")]
     sizes: Option<Sizes>,
     /// Longer messages get this size. Not for trace.
@@ -39,15 +39,15 @@ pub(crate) struct Workload {
     /// poisson: required.
     #[serde(skip_serializing_if = "Option::is_none")]
     load: Option<Share>,
-    /// poisson: bytes that `load` counts: `"payload"`, or `"wire"`: with headers, gaps, Homa's
-    /// grants and pFabric's acknowledgements. Default: `"payload"`.
+    /// poisson: bytes that `load` counts: `"payload"`, or `"wire"`: with headers, gaps, and Homa's
+    /// and pFabric's control packets. Default: `"payload"`.
     #[serde(skip_serializing_if = "Option::is_none")]
     load_counts: Option<Counts>,
     /// periodic: rate of each sender's message bytes, evenly spaced from a random start. Required.
     #[serde(skip_serializing_if = "Option::is_none")]
     rate: Option<Unit<Rate>>,
-    /// `"one-way"`. `"rpc"`: with a response, which the latency includes. `"stream"`: likewise, on
-    /// streams. Default: `"one-way"`.
+    /// `"one-way"`. `"rpc"`: with a response, which latency includes. `"stream"`: so on streams.
+    /// Default: `"one-way"`.
     #[serde(default)]
     exchange: ExchangeName,
     /// rpc, stream: size of the responses; stream: also `"none"`. Default: that of the request.
@@ -88,8 +88,8 @@ pub(crate) struct Workload {
     /// incast: largest delay of a sender, uniform. Default: `"0 s"`.
     #[serde(skip_serializing_if = "Option::is_none")]
     spread: Option<Unit<Span>>,
-    /// trace: a CSV file with the columns `time_us` (or `_ns`, `_ms`, ...), `source`, `destination`
-    /// and `bytes`. Required.
+    /// trace: a CSV file with the columns `time_us` (`_ns`, `_ms`, ...), `source`, `destination`,
+    /// `bytes`. Required.
     #[serde(skip_serializing_if = "Option::is_none")]
     file: Option<PathBuf>,
     /// No message starts before this. Default: `"0 s"`.

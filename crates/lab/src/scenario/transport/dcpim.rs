@@ -35,8 +35,8 @@ keys! {
         /// Unused tokens of a message on all channels, in packets. Default: the bandwidth-delay
         /// product.
         token_window: Whole<1, { u32::MAX }, u32>,
-        /// Time after its last token at which a message wants tokens for missing packets. Late data
-        /// adds twice the mean excess. Default: the time of the bandwidth-delay product.
+        /// Time from its last token until a message wants tokens for missing packets. Late data
+        /// adds twice the mean excess. Default: the bandwidth-delay product's time.
         resend_after: Unit<Span> => resend_after,
         /// Range of the hosts' starts of epochs. Default: `"0 s"`.
         clock_skew: Unit<Span> => clock_skew,

@@ -42,11 +42,12 @@ keys! {
         pacer_fifo_fraction: Thousandths<1> => pacer_fifo_fraction,
         /// Levels in use, 2 to 8. Default: 8.
         priorities: u8,
-        /// With `cutoffs = "workload"`: levels for unscheduled packets. Default: from the workload.
+        /// Of them for unscheduled packets, with `cutoffs = "workload"`. Default: from the
+        /// workload.
         unscheduled_levels: u8,
-        /// `"workload"`: levels carry equally many bytes of the workload. `"linux"`: the module's.
-        /// A list: the longest message of each unscheduled level, highest first, without the last.
-        /// Default: `"workload"`; linux: `"linux"`.
+        /// `"workload"`: levels carry equally many bytes of it. `"linux"`: the module's. A list:
+        /// the longest message of each unscheduled level but the last, highest first. Default:
+        /// `"workload"`; linux: `"linux"`.
         cutoffs: Cutoffs,
         /// Packets take any path. Default: true; linux: false.
         spray: bool => spray,
@@ -60,27 +61,26 @@ keys! {
         timeout_resends: u16 => timeout_resends,
         /// Ticks from the last byte to the first NEED_ACK, repeated each tick. Default: profile.
         request_ack_ticks: u16 => request_ack_ticks,
-        /// Restarts, with one packet, of a message that its receiver does not know. 0: the
-        /// unscheduled window is repeated `timeout_resends` times, as in the module. Default: 100.
+        /// Restarts of a message that its receiver does not know, with one packet. 0:
+        /// `timeout_resends`, with the unscheduled window, as in the module. Default: 100.
         max_restarts: u16 => max_restarts,
         /// Lost bytes are requested, silent peers given up. false: a message that loses a packet
         /// never ends. Default: true; sigcomm18: false.
         resends: bool => resends,
-        /// Lost packets are requested at the rate at which they can arrive, and none that wait
-        /// behind higher priorities. false: all when a message's timer expires. Default: true;
-        /// linux: false.
+        /// Lost packets are requested as fast as they can arrive, and none that wait behind higher
+        /// priorities. false: all at a message's timeout. Default: true; linux: false.
         paced_resends: bool => paced_resends,
-        /// Without `paced_resends`: a RESEND asks for all gaps, or for everything. false: for the
-        /// first gap or packet. Default: true; linux, leverage-homa: false.
+        /// Without `paced_resends`: a RESEND asks for all gaps, or everything; false: the first gap
+        /// or packet. Default: true; linux, leverage-homa: false.
         resend_all_gaps: bool => resend_all_gaps,
-        /// One RESEND per peer and `resend_interval`; `timeout_resends` without a packet fail all
-        /// its messages. false: per message. Default: false; linux, leverage-homa: true.
+        /// One RESEND per peer and `resend_interval`, and all its messages fail together; false:
+        /// per message. Default: false; linux, leverage-homa: true.
         one_resend_per_peer: bool => one_resend_per_peer,
         /// A RESEND is answered with BUSY while granted bytes are unsent. Default: false; linux,
         /// leverage-homa: true.
         busy_if_unsent: bool => busy_if_unsent,
-        /// A NEED_ACK for an incomplete message is answered with RESENDs; false: BUSY. Default:
-        /// false; linux-2026: true.
+        /// RESENDs, not BUSY, answer a NEED_ACK for an incomplete message. Default: false;
+        /// linux-2026: true.
         need_ack_resends: bool => need_ack_resends,
         /// Unread bytes that a stream may receive. Default: `"1048576 B"`.
         stream_window: Size32 => streams.window_bytes,
@@ -89,18 +89,18 @@ keys! {
         measure_rtt: bool => leverage.measure_rtt,
         /// A smallest round trip counts for half to all of it. Default: `"10 s"`.
         min_rtt_window: Unit<Span> => leverage.min_rtt_window,
-        /// Grants are `scheduled_factor` smallest round trips at link rate beyond what has arrived,
-        /// in all `overcommit` times that. Default: false; leverage-homa: true.
+        /// Grants are `scheduled_factor` smallest round trips at link rate, in all `overcommit`
+        /// times that. Default: false; leverage-homa: true.
         scheduled_window: bool => leverage.scheduled_window,
         /// Factor of `scheduled_window`. Default: 3.
         scheduled_factor: u32 => leverage.scheduled_factor,
         /// Bytes without grants follow the smallest round trip and congestion. Default: false;
         /// leverage-homa: true.
         unscheduled_window: bool => leverage.unscheduled_window,
-        /// Rate of peers' links, if below this host's. Default: this host's.
+        /// Rate of peers' links, if lower. Default: this host's.
         peer_link: Unit<Rate> => leverage.peer_link,
-        /// `"recent"`: the last round trip exceeds `congestion_factor` smallest ones. `"average"`:
-        /// the average exceeds `scheduled_factor` of them by `average_deviation`. `"none"`.
+        /// `"recent"`: the last round trip is over `congestion_factor` smallest ones. `"average"`:
+        /// the average is over `scheduled_factor` of them by `average_deviation`. `"none"`.
         /// Default: `"none"`; leverage-homa: `"recent"`.
         congestion_by: CongestionBy => leverage.congestion,
         /// Factor of `"recent"`. Default: 8.
@@ -109,16 +109,15 @@ keys! {
         average_shift: u32 => leverage.average_shift,
         /// Relative excess of `"average"`. Default: 0.5.
         average_deviation: Thousandths<1000> => leverage.average_deviation,
-        /// A host with waiting messages and a share of unscheduled bytes below `ratio_threshold`
-        /// halves what it sends without grants, once per `ratio_period`. Default: false;
-        /// leverage-homa: true.
+        /// A host with waiting messages and fewer unscheduled bytes than `ratio_threshold` halves
+        /// what it sends without grants, once per `ratio_period`. Default: false; leverage-homa:
+        /// true.
         unscheduled_ratio: bool => leverage.unscheduled_ratio,
         /// Threshold of `unscheduled_ratio`. Default: 0.4.
         ratio_threshold: Thousandths<1> => leverage.ratio_threshold,
         /// Period of `unscheduled_ratio`. Default: `"1 ms"`.
         ratio_period: Unit<Span> => leverage.ratio_period,
-        /// Round trips exclude the wait of grants in the peer's host; none is measured while a host
-        /// is late. Default: false.
+        /// Round trips exclude grants' wait in the peer's host, and late hosts. Default: false.
         host_delay: bool => leverage.host_delay,
         /// With short round trips, messages without a grant send `trickle_share` of the link. With
         /// congestion, each leaves room for `back_off_packets`. Default: false.

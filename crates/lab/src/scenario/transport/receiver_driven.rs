@@ -27,8 +27,8 @@ keys! {
         pull_percent: u32 => pull_percent,
         /// Packets take any path. Default: true.
         spray: bool => common.spray,
-        /// `"sender"`: senders use all paths in random order, and skip those with many NACKs.
-        /// `"switches"`: switches choose at random (real ones by hash). Default: `"sender"`.
+        /// `"sender"`: all paths in random order, without those with many NACKs. `"switches"`:
+        /// switches choose at random (real ones by hash). Default: `"sender"`.
         paths: Paths,
     }
 }
@@ -131,9 +131,8 @@ keys! {
         token_lead: Unit<Span> => token_lead,
         /// Validity of a token. Default: 1.5 full packets on the link.
         token_expiry: Unit<Span> => token_expiry,
-        /// Time after its last token at which a message gets tokens for missing packets. Late data
-        /// adds twice the mean excess. Default: 9 full packets; paper: or a round trip and one
-        /// more.
+        /// Time from its last token until a message gets tokens for missing packets. Late data adds
+        /// twice the mean excess. Default: 9 full packets; paper: or a round trip and one more.
         resend_after: Unit<Span> => resend_after,
         /// Next message: `"srpt"` or `"round-robin"`. Default: `"srpt"`; polo-slides:
         /// `"round-robin"`.

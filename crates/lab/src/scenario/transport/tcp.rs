@@ -14,13 +14,13 @@ use super::Name;
 keys! {
     /// The keys of TCP and DCTCP.
     struct TcpKeys for tcp::Config {
-        /// `"linux"`. `"classic"`: without `rack`, `prr`, `undo`, `hystart` and `quick_acks`, and
-        /// with `idle_restart = "0 s"`. Default: `"linux"`.
+        /// `"linux"`. `"classic"`: without `rack`, `prr`, `undo`, `hystart`, `quick_acks` and
+        /// `idle_restart`. Default: `"linux"`.
         profile: Profile,
         /// tcp: `"cubic"`, `"newreno"`, or, with the kernel's TCP, `"bbr"`. Default: `"cubic"`.
         congestion: Congestion,
-        /// tcp with `"cubic"`: slow start's end before a loss: `"linux"`, `"plus-plus"` (RFC 9406;
-        /// no effect below an RTT of 4 ms) or `"off"`. Default: `"linux"`.
+        /// `"cubic"`: slow start's end before a loss: `"linux"`, `"plus-plus"` (RFC 9406; no effect
+        /// below an RTT of 4 ms) or `"off"`. Default: `"linux"`.
         hystart: HyStart,
         /// First congestion window, in segments. Default: 10.
         initial_window: AtLeast<1> => initial_window_segments,

@@ -14,16 +14,16 @@ use crate::path::Path;
 keys! {
     /// The keys of EQDS and UET. A missing key has the value of the profile.
     struct UetKeys for uet::Config {
-        /// `"uet"`: Ultra Ethernet with NSCC (the sender's window) and RCCC (the receiver's
-        /// credit). `"uet-nscc"`, `"uet-rccc"`: one of them. `"eqds"`: EQDS. Default: `"uet"`.
+        /// `"uet"`: Ultra Ethernet with NSCC (sender's window) and RCCC (receiver's credit).
+        /// `"uet-nscc"`, `"uet-rccc"`: one of them. `"eqds"`: EQDS. Default: `"uet"`.
         profile: Profile,
         /// A full packet, from the IP header on. Default: `"1500 B"`.
         packet: AboveZero<Bytes>,
         /// Longest idle round trip. Sets NSCC's parameters, and except for eqds `window` and
         /// timeouts. Default: of the longest path.
         base_rtt: Unit<Span>,
-        /// What is sent before an answer, and the most unused credit and largest window of NSCC.
-        /// Default: eqds: 50 packets; uet: 1.5 bandwidth-delay products, at least 8 packets.
+        /// What is sent before an answer, most unused credit, and NSCC's largest window. Default:
+        /// eqds: 50 packets; uet: 1.5 bandwidth-delay products, at least 8 packets.
         window: AboveZero<Bytes>,
         /// NSCC's target of queueing. Default: 0.75 round trips; without trimming 1.
         target_delay: Unit<Span> => target_delay,

@@ -88,7 +88,7 @@ keys! {
         chunk: Whole<8, { MAX_CHUNK_BYTES as u32 }, u16>,
         /// The same: shortest retransmission timeout. Default: `"200 us"`.
         min_rto: AboveZero<Span>,
-        /// The same: instead of `min_rto`, a timeout that ignores round trips, as SwitchML's. 100
+        /// The same: a timeout instead of `min_rto` that ignores round trips, as SwitchML's. 100
         /// timeouts double it for the step. Default: none.
         fixed_rto: AboveZero<Span>,
     }
@@ -200,7 +200,7 @@ impl Chosen<Name> {
 /// is a window. SwitchML chooses its pool by the product of bandwidth and delay too (`docs/protocols/ordc.md#switchml`).
 fn full_pool(config: &AllreduceConfig, fabric: &Fabric) -> u16 {
     let bytes = u64::from(config.vectors.elements) * u64::from(config.vectors.format.bytes());
-    let framing = rackweave_group::app::FRAMING;
+    let framing = rackweave_core::Framing::UDP;
     let (first, others) = match config.workers.split_first() {
         Some((first, others)) if !others.is_empty() => (*first, others),
         _ => return 1,

@@ -17,8 +17,8 @@ use crate::study::{Ground, Receivers, numbers, racks, spread};
 #[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
 #[serde(deny_unknown_fields, default)]
 pub(crate) struct CastKeys {
-    /// The sending host, or a list, one per port of the sender. What goes to everyone leaves by
-    /// all, what goes to one receiver by the port in its rack, or else the first. Default: 0.
+    /// The sending host, or a list, one per port. What goes to everyone leaves by all, what goes to
+    /// one receiver by the port in its rack, or the first. Default: 0.
     sender: Hosts,
     /// A number, from each rack in turn without sender and controller, or a list, in a chain in its
     /// order. Default: 4.

@@ -81,7 +81,7 @@ keys! {
         slots: Whole<16, 16_777_216, u32>,
         /// Slots of a bucket. Default: 8.
         ways: Whole<1, 64, u8>,
-        /// 2: sums of an epoch are fetched while the next is sent, each with half of the slots. 1:
+        /// 2: sums of an epoch are fetched while the next is sent, each in half of the slots. 1:
         /// not. Default: 2.
         copies: Whole<1, 2, u8>,
         /// Distinct keys of an epoch per 100 slots of a copy. Sets the number of epochs. Default:
@@ -102,14 +102,14 @@ keys! {
         order: OrderName,
         /// Most unacknowledged packets of a worker. Default: 256.
         packets: Whole<1, 1_024, u16>,
-        /// `"none"`. `"plan"`: the control plane gives the switch to one upload at a time. With an
-        /// OCS it moves circuits, unless a move takes longer than it saves; uploads begin when
-        /// circuits are up. Default: `"none"`.
+        /// `"none"`. `"plan"`: the control plane gives the switch to one upload at a time. It moves
+        /// an OCS's circuits, unless that takes longer than it saves, before uploads begin.
+        /// Default: `"none"`.
         schedule: ScheduleName,
         /// Interval at which the control plane acts. Default: `"1 ms"`.
         control_interval: AboveZero<Span>,
-        /// With `"plan"`: circuits are planned whenever a job begins or ends to transfer or upload
-        /// (`"phases"`), or when uploads begin (`"uploads"`). Default: `"phases"`.
+        /// With `"plan"`: when a job begins or ends to transfer or upload (`"phases"`), or when
+        /// uploads begin (`"uploads"`). Default: `"phases"`.
         plan_at: OccasionName,
     }
 }
