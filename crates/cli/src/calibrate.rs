@@ -3,8 +3,8 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use rackweave_lab::calibrate::{CalibrateError, Calibration, Measured, Request};
 use rackweave_lab::output::OutputDir;
+use rackweave_testbed::calibrate::{CalibrateError, Calibration, Measured, Request};
 
 use crate::args::CalibrateArgs;
 use crate::progress::Progress;

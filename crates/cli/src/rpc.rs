@@ -9,12 +9,12 @@ use crate::shell::signal::Interrupt;
 use crate::shell::{events, exit, print, status, values};
 use clap::{Subcommand, ValueEnum};
 use rackweave_core::{Bytes, Rate, Span};
-use rackweave_lab::deploy::Deployment;
 use rackweave_linux::Key;
 use rackweave_rpc_bench::{
     Bench, BenchConfig, BenchError, Custom, Load, Mode, Network, Profile, ServeConfig, Server,
     Setup, Sizes, Transport, report,
 };
+use rackweave_testbed::deploy::Deployment;
 
 /// Default port of servers, the same as `cp_node`'s.
 const PORT: u16 = 4000;

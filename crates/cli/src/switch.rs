@@ -19,11 +19,11 @@ use miette::miette;
 use rackweave_core::{HostId, Time, frame};
 use rackweave_lab::Scenario;
 use rackweave_lab::scenario::{FabricFile, Hosts};
-use rackweave_lab::systems::{ProgramName, ProgramOptions, Systems};
 use rackweave_linux::switch::{Control, Edge, Switch, SwitchConfig};
 use rackweave_switch::config::{
     FabricConfig, Fault, FaultKind, FaultPlace, Move, SwitchConfig as OneSwitch, TrimConfig,
 };
+use rackweave_testbed::systems::{ProgramName, ProgramOptions, Systems};
 
 use self::args::{LinkArgs, PollArgs, ShowArgs, SwitchArgs};
 use crate::shell::signal::Interrupt;

@@ -5,9 +5,9 @@ use std::sync::Arc;
 use miette::IntoDiagnostic;
 use rackweave_lab::output::OutputDir;
 use rackweave_lab::scenario::ScenarioText;
-use rackweave_lab::testbed::{Testbed, WorkerCommand, worker_main};
 use rackweave_lab::{Results, Scenario};
 use rackweave_papers::{RealHosts, RealRun};
+use rackweave_testbed::{Testbed, WorkerCommand, worker_main};
 
 use crate::args::{TestbedArgs, WorkerArgs};
 use crate::progress::Progress;

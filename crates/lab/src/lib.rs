@@ -1,19 +1,15 @@
-//! From a scenario file to results, in the simulator and on real hosts.
+//! From a scenario file to results, in the simulator.
 //!
 //! - [`scenario`]: reads TOML files and checks the runs that they describe.
 //! - [`explain`]: the meaning and the cost of a run, without running it.
 //! - [`list`]: the scenarios, transports, patterns and size distributions that exist.
 //! - [`run`]: runs in the simulator, on all cores.
 //! - [`sweep`]: sweeps whose points are run by several processes.
-//! - [`testbed`]: runs on real hosts.
 //! - [`study`]: what points measure beside ordinary messages: files and images for many hosts, jobs, vectors, plans of circuits.
-//! - [`systems`]: the group systems that switches can run.
 //! - [`results`]: the results of a scenario's runs.
 //! - [`report`]: results as a table and as an HTML page.
 //! - [`redraw`]: reports on finished results.
-//! - `deploy`: the transport of a scenario, for hosts.
 //! - [`difference`]: what differs between two results.
-//! - [`calibrate`]: what hosts cost on this machine.
 //! - [`output`]: results as files. [`tables`]: the same tables in memory.
 //! - [`command_line`]: the command that repeats a run.
 //!
@@ -41,21 +37,8 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 
-#![cfg_attr(
-    not(feature = "hosts"),
-    allow(
-        dead_code,
-        unused_imports,
-        reason = "the testbed and the simulated programs share code with the simulator"
-    )
-)]
-
 pub mod builtin;
-#[cfg(feature = "hosts")]
-pub mod calibrate;
 pub mod command_line;
-#[cfg(feature = "hosts")]
-pub mod deploy;
 pub mod difference;
 pub mod error;
 mod estimate;
@@ -66,7 +49,7 @@ mod null;
 pub mod output;
 #[cfg(feature = "parquet")]
 mod parquet;
-mod path;
+pub mod path;
 pub mod redraw;
 pub mod report;
 pub mod results;
@@ -74,11 +57,7 @@ pub mod run;
 pub mod scenario;
 pub mod study;
 pub mod sweep;
-#[cfg(feature = "hosts")]
-pub mod systems;
 pub mod tables;
-#[cfg(feature = "hosts")]
-pub mod testbed;
 
 pub use error::{OutputError, ScenarioError};
 pub use results::Results;

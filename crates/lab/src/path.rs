@@ -5,7 +5,7 @@ use rackweave_sim::Fabric;
 
 /// The path from a host to the host farthest from it and back, without load.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Path {
+pub struct Path {
     base_rtt: Span,
     host_link: Rate,
     links: u64,
@@ -26,7 +26,9 @@ impl Path {
         }
     }
 
-    pub(crate) fn longest(fabric: &Fabric) -> Self {
+    /// Returns the path between the first and the last host.
+    #[must_use]
+    pub fn longest(fabric: &Fabric) -> Self {
         let last = HostId(fabric.hosts() - 1);
         Self {
             base_rtt: fabric.base_rtt(FULL, frame::wire_bytes(0)),
@@ -36,7 +38,8 @@ impl Path {
     }
 
     /// Returns the time from the first bit of a full packet to the last bit of the answer, a packet of minimum size.
-    pub(crate) const fn base_rtt(self) -> Span {
+    #[must_use]
+    pub const fn base_rtt(self) -> Span {
         self.base_rtt
     }
 

@@ -322,7 +322,8 @@ impl Batch {
 }
 
 /// Returns the results from the outcomes of the points.
-pub(crate) fn collect(
+#[must_use]
+pub fn collect(
     scenario: &Scenario,
     ends: Vec<PointEnd>,
     cancelled: bool,
@@ -369,7 +370,8 @@ fn thread_cpu_s() -> f64 {
 }
 
 /// Returns the peak resident memory of this process in bytes; 0 where the system does not report it.
-pub(crate) fn peak_rss_bytes() -> u64 {
+#[must_use]
+pub fn peak_rss_bytes() -> u64 {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"));
     let kib = line.and_then(|rest| rest.trim().trim_end_matches("kB").trim().parse::<u64>().ok());

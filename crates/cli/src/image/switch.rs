@@ -3,8 +3,8 @@
 use std::path::PathBuf;
 
 use miette::miette;
-use rackweave_lab::systems::{ProgramName, ProgramOptions};
 use rackweave_linux::switch::SwitchConfig;
+use rackweave_testbed::systems::{ProgramName, ProgramOptions};
 
 use super::hosts;
 use super::switch_bpf::{self, BpfArgs};

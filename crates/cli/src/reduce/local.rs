@@ -7,8 +7,8 @@ use std::thread::JoinHandle;
 
 use miette::miette;
 use rackweave_core::{Bytes, Rate};
-use rackweave_lab::systems::{ProgramName, ProgramOptions};
 use rackweave_linux::switch::{Control, Edge, Switch, SwitchConfig};
+use rackweave_testbed::systems::{ProgramName, ProgramOptions};
 
 use crate::switch::args::LinkArgs;
 use crate::switch::{one_switch, with_program};

@@ -6,7 +6,7 @@ use std::str::FromStr;
 
 use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 use rackweave_core::{Bytes, HostId, Rate, Span};
-use rackweave_lab::systems::ProgramName;
+use rackweave_testbed::systems::ProgramName;
 use rackweave_wire::frame::host_at;
 
 use super::FULL_PACKET;

@@ -25,8 +25,7 @@ use serde_json::{Map, Value};
 pub use self::naming::{plain, short_key};
 pub use self::schema::SUMMARY_SCHEMA;
 pub use self::seeds::{SeedSpread, StreamSpread};
-pub(crate) use self::stats::trunk_bytes;
-pub use self::stats::{CurvePoint, Range, SizeBucket, Stats, cdf};
+pub use self::stats::{CurvePoint, Range, SizeBucket, Stats, cdf, trunk_bytes};
 use crate::scenario::{PointSpec, Scenario};
 use crate::study::{self, Listed, StudyDetail, StudySummary};
 
@@ -518,7 +517,8 @@ impl PointSummary {
 
 /// Returns the layout of headers that hosts with this configuration would write. The simulations of 2018 had no
 /// encoding.
-pub(crate) fn capture_layout(spec: &PointSpec) -> Layout {
+#[must_use]
+pub fn capture_layout(spec: &PointSpec) -> Layout {
     let mut homa = spec.config.streams.iter().map(|stream| &stream.transport);
     let homa = homa.find(|transport| matches!(transport, TransportConfig::Homa(_)));
     homa.map_or(Layout::Head, TransportConfig::layout)

@@ -253,7 +253,8 @@ impl Range {
 }
 
 /// Returns the bytes that crossed links between switches.
-pub(crate) fn trunk_bytes(fabric: &Fabric, links: &[LinkStats]) -> u64 {
+#[must_use]
+pub fn trunk_bytes(fabric: &Fabric, links: &[LinkStats]) -> u64 {
     let is_trunk = |link: usize| {
         matches!(
             (fabric.links()[link].from, fabric.links()[link].to),

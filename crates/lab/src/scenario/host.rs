@@ -26,11 +26,11 @@ const MAX_FILE_BYTES: u64 = 1 << 20;
 
 /// A number of nanoseconds, with fractions, up to one second.
 #[derive(Clone, Copy, Debug, Default, PartialEq, PartialOrd)]
-pub(crate) struct Nanoseconds(pub(crate) f64);
+pub struct Nanoseconds(pub f64);
 
 /// A number of microseconds, with fractions, up to one second.
 #[derive(Clone, Copy, Debug, Default, PartialEq, PartialOrd)]
-pub(crate) struct Microseconds(pub(crate) f64);
+pub struct Microseconds(pub f64);
 
 impl Nanoseconds {
     fn span(self) -> Span {
@@ -84,9 +84,11 @@ impl Serialize for Microseconds {
 
 /// The value of `processors`: a word or a number.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) enum ProcessorsKey {
+pub enum ProcessorsKey {
+    /// One for receiving and one for sending, at each host.
     #[default]
     PerDirection,
+    /// This number for all hosts.
     Shared(u32),
 }
 
@@ -131,106 +133,106 @@ impl Serialize for ProcessorsKey {
 
 /// A quantile: the share of values that are below, and the value.
 #[derive(Clone, Copy, Debug, PartialEq, Deserialize, Serialize)]
-pub(crate) struct QuantileKey(pub(crate) f64, pub(crate) Microseconds);
+pub struct QuantileKey(pub f64, pub Microseconds);
 
 /// The table `[host]`.
 #[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
 #[serde(deny_unknown_fields, default)]
-pub(crate) struct HostTable {
+pub struct HostTable {
     /// `"per-direction"`: one for receiving and one for sending at each host. A number: shared by
     /// all hosts and the switch process, first come, first served. Default: `"per-direction"`.
-    pub(crate) processors: ProcessorsKey,
+    pub processors: ProcessorsKey,
     /// Processor time of a system call that sends a batch. Default: 0.
-    pub(crate) send_system_call_ns: Nanoseconds,
+    pub send_system_call_ns: Nanoseconds,
     /// Of each message that an application sends. Default: 0.
-    pub(crate) send_call_ns: Nanoseconds,
+    pub send_call_ns: Nanoseconds,
     /// Of each packet sent, control packets included. Default: 0.
-    pub(crate) send_packet_ns: Nanoseconds,
+    pub send_packet_ns: Nanoseconds,
     /// Of each byte sent on the link, in 0.01 ns. Default: 0.
-    pub(crate) send_byte_ns: Nanoseconds,
+    pub send_byte_ns: Nanoseconds,
     /// Of a system call that receives. Default: 0.
-    pub(crate) receive_system_call_ns: Nanoseconds,
+    pub receive_system_call_ns: Nanoseconds,
     /// Of each message that an application receives. Default: 0.
-    pub(crate) receive_call_ns: Nanoseconds,
+    pub receive_call_ns: Nanoseconds,
     /// Of each packet received. Default: 0.
-    pub(crate) receive_packet_ns: Nanoseconds,
+    pub receive_packet_ns: Nanoseconds,
     /// Of each byte received. Default: 0.
-    pub(crate) receive_byte_ns: Nanoseconds,
+    pub receive_byte_ns: Nanoseconds,
     /// Of each pair that a worker of `[workload.reduce]` divides into epochs. Default: 0.
-    pub(crate) send_pair_ns: Nanoseconds,
+    pub send_pair_ns: Nanoseconds,
     /// Of each pair or sum received. Default: 0.
-    pub(crate) receive_pair_ns: Nanoseconds,
+    pub receive_pair_ns: Nanoseconds,
     /// Most packets per sending system call. Default: 128.
-    pub(crate) send_batch: AtLeast<1>,
+    pub send_batch: AtLeast<1>,
     /// Most packets per receiving system call. Default: 64.
-    pub(crate) receive_batch: AtLeast<1>,
+    pub receive_batch: AtLeast<1>,
     /// How far ahead of its link a host passes packets to its NIC. Default: 20.
-    pub(crate) send_ahead_us: Microseconds,
+    pub send_ahead_us: Microseconds,
     /// How late transports' timers expire. Default: 0.
-    pub(crate) timer_grain_us: Microseconds,
+    pub timer_grain_us: Microseconds,
     /// The clock's smallest step, for information only.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub(crate) clock_grain_ns: Option<Nanoseconds>,
+    pub clock_grain_ns: Option<Nanoseconds>,
     /// How late a sleeping thread runs: quantiles `[share, microseconds]`, linear in between.
     /// Default: never late.
     #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub(crate) wake_us: Vec<QuantileKey>,
+    pub wake_us: Vec<QuantileKey>,
     /// Processor time of going to sleep and waking up. Default: 0.
-    pub(crate) wake_cost_ns: Nanoseconds,
+    pub wake_cost_ns: Nanoseconds,
     /// `host_send_delay` and `host_receive_delay` are for ideal times only. Default: true.
-    pub(crate) replaces_delays: bool,
+    pub replaces_delays: bool,
     /// Table: the process that emulates all switches of a testbed. Default: none.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub(crate) switch: Option<SwitchTable>,
+    pub switch: Option<SwitchTable>,
     /// Table: the kernel's TCP. Default: as other transports.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub(crate) kernel_tcp: Option<KernelTcpTable>,
+    pub kernel_tcp: Option<KernelTcpTable>,
     /// How it was measured, for information only.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub(crate) measured: Option<toml::Table>,
+    pub measured: Option<toml::Table>,
 }
 
 /// The table `[host.switch]`: the process that emulates the switches of a testbed.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize, Serialize)]
 #[serde(deny_unknown_fields, default)]
-pub(crate) struct SwitchTable {
+pub struct SwitchTable {
     /// Processor time of a system call that moves a batch. Default: 0.
-    pub(crate) system_call_ns: Nanoseconds,
+    pub system_call_ns: Nanoseconds,
     /// Of each packet: half on receipt, half on sending. Packets that a program consumes or makes
     /// cost half. Default: 0.
-    pub(crate) packet_ns: Nanoseconds,
+    pub packet_ns: Nanoseconds,
     /// Of each byte, likewise. Default: 0.
-    pub(crate) byte_ns: Nanoseconds,
+    pub byte_ns: Nanoseconds,
     /// Of each pair that a program consumes. Default: 0.
-    pub(crate) pair_ns: Nanoseconds,
+    pub pair_ns: Nanoseconds,
     /// As for hosts. Default: 0.
-    pub(crate) wake_cost_ns: Nanoseconds,
+    pub wake_cost_ns: Nanoseconds,
     /// As for hosts. Default: never late.
     #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub(crate) wake_us: Vec<QuantileKey>,
+    pub wake_us: Vec<QuantileKey>,
     /// A turn starts at the earliest this long after the one before. Default: 0.
-    pub(crate) window_us: Microseconds,
+    pub window_us: Microseconds,
 }
 
 /// The table `[host.kernel_tcp]`: the costs of the kernel's TCP, in place of those of a transport in a process. What the kernel does in
 /// interrupts is in the costs of the switch process, whose system calls cause them.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize, Serialize)]
 #[serde(deny_unknown_fields, default)]
-pub(crate) struct KernelTcpTable {
+pub struct KernelTcpTable {
     /// Processor time of a call that sends. Default: 0.
-    pub(crate) send_call_ns: Nanoseconds,
+    pub send_call_ns: Nanoseconds,
     /// Of each byte sent. Default: 0.
-    pub(crate) send_byte_ns: Nanoseconds,
+    pub send_byte_ns: Nanoseconds,
     /// Of each wake-up of a reading thread. Default: 0.
-    pub(crate) receive_system_call_ns: Nanoseconds,
+    pub receive_system_call_ns: Nanoseconds,
     /// Of each message received. Default: 0.
-    pub(crate) receive_call_ns: Nanoseconds,
+    pub receive_call_ns: Nanoseconds,
     /// Of each byte received. Default: 0.
-    pub(crate) receive_byte_ns: Nanoseconds,
+    pub receive_byte_ns: Nanoseconds,
     /// Of each packet in the switch process. Default: 0.
-    pub(crate) switch_packet_ns: Nanoseconds,
+    pub switch_packet_ns: Nanoseconds,
     /// Of each byte there. Default: 0.
-    pub(crate) switch_byte_ns: Nanoseconds,
+    pub switch_byte_ns: Nanoseconds,
 }
 
 impl KernelTcpTable {

@@ -7,7 +7,7 @@
 mod application;
 pub(crate) mod de;
 mod fabric;
-pub(crate) mod host;
+pub mod host;
 mod hosts;
 mod json;
 pub(crate) mod keys;

@@ -119,7 +119,7 @@ impl From<Size32> for u32 {
 
 /// A whole number from `MIN` to `MAX`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Whole<const MIN: u32, const MAX: u32, T>(pub(crate) T);
+pub struct Whole<const MIN: u32, const MAX: u32, T>(pub(crate) T);
 
 /// A whole number of at least `MIN`.
 pub(crate) type AtLeast<const MIN: u32, T = u32> = Whole<MIN, { u32::MAX }, T>;

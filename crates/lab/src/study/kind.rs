@@ -26,8 +26,6 @@ use crate::scenario::problem::{Problem, SweptKeys};
 use crate::scenario::transport;
 use crate::scenario::tree::Node;
 use crate::tables::{Sink, Table};
-#[cfg(feature = "hosts")]
-use crate::testbed::OnTestbed;
 
 /// What the registry says of a kind.
 pub trait Listed: Sized + 'static {
@@ -56,8 +54,6 @@ pub(crate) trait Kind: Listed + Configured {
     const RUNS_ON_PODS: bool = false;
     /// The keys that determine how long it runs: the quick runs of papers may reduce them.
     const SIZES: &'static [&'static str] = &[];
-    /// What is to be known of all its results from the testbed.
-    const TESTBED_NOTE: Option<&'static str> = None;
     /// The smallest scenario's table, for tests of all kinds: three hosts are enough.
     #[cfg(test)]
     const EXAMPLE: &'static str;
@@ -134,10 +130,6 @@ pub(crate) trait Configured: Debug + Send + Sync {
     fn data_bytes(&self) -> u64 {
         0
     }
-
-    /// Returns how the testbed runs it, or why it does not and what does.
-    #[cfg(feature = "hosts")]
-    fn on_testbed(&self) -> Result<&dyn OnTestbed, [&'static str; 2]>;
 }
 
 /// A table for the terminal: its heading and its columns.
@@ -183,8 +175,6 @@ pub(crate) struct Entry {
     pub(crate) carries: Option<&'static str>,
     pub(crate) runs_on_pods: bool,
     pub(crate) sizes: &'static [&'static str],
-    #[cfg_attr(not(feature = "hosts"), expect(dead_code, reason = "there is no testbed"))]
-    pub(crate) testbed_note: Option<&'static str>,
     pub(crate) section_after_traffic: bool,
     pub(crate) drawn: &'static [&'static str],
     #[cfg(test)]
@@ -203,7 +193,6 @@ impl Entry {
             carries: K::CARRIES,
             runs_on_pods: K::RUNS_ON_PODS,
             sizes: K::SIZES,
-            testbed_note: K::TESTBED_NOTE,
             section_after_traffic: K::SECTION_AFTER_TRAFFIC,
             drawn: K::DRAWN,
             #[cfg(test)]
@@ -214,12 +203,6 @@ impl Entry {
             terminal: crate::report::table::kind_table::<K>,
             restore: K::restore,
         }
-    }
-
-    /// Returns whether a checked workload is of this kind.
-    #[cfg(feature = "hosts")]
-    pub(crate) fn is_of(&self, study: &Study) -> bool {
-        study.table() == Some(self.table)
     }
 
     pub(crate) fn has_scheme(&self, name: &str) -> bool {

@@ -7,8 +7,9 @@
 //! - [`plan`]: plans of circuits for random demand.
 //!
 //! A kind is a folder and a line of the registry below. The folder implements two traits: `Kind`, what is known before there is a
-//! scenario (keys, schemes, tables, the section of the page), and `Configured`, what a checked scenario does (its run, its size, its place
-//! on the testbed). All code that lists or dispatches kinds follows from the registry; the JSON schema of results names each kind too.
+//! scenario (keys, schemes, tables, the section of the page), and `Configured`, what a checked scenario does (its run, its size). All code
+//! that lists or dispatches kinds follows from the registry; the JSON schema of results names each kind too. How the testbed runs a kind is
+//! in `rackweave-testbed`, which refuses the kinds that it does not know.
 
 pub mod allreduce;
 pub mod cast;

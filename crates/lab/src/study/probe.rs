@@ -17,8 +17,6 @@ use crate::scenario::tree::{Origin, Table};
 use crate::scenario::values::Unit;
 use crate::study::setting::computed;
 use crate::tables::{Sink, rows_of};
-#[cfg(feature = "hosts")]
-use crate::testbed::OnTestbed;
 
 /// Echoes from one host, the first after `gap`, the second after twice that, and so on.
 #[derive(Clone, Debug)]
@@ -131,11 +129,6 @@ impl Configured for ProbeConfig {
         let summary = ProbeSummary { mean_us, echoes: (0..).zip(&rtts).map(echo).collect() };
         let summary = StudySummary::Probe(summary);
         Ok(Done { result, summary, detail: None, capture: Vec::new() })
-    }
-
-    #[cfg(feature = "hosts")]
-    fn on_testbed(&self) -> Result<&dyn OnTestbed, [&'static str; 2]> {
-        Err(["the testbed runs no [workload.probe]", "`rackweave run` computes it"])
     }
 }
 

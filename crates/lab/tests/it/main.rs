@@ -9,4 +9,3 @@ mod pods;
 mod receiver_driven_sigcomm;
 mod scenario_errors;
 mod scenarios;
-mod switch_and_simulator;

@@ -32,8 +32,6 @@ use crate::results::PointResult;
 use crate::scenario::keys::Chosen;
 use crate::scenario::problem::Problem;
 use crate::tables::Sink;
-#[cfg(feature = "hosts")]
-use crate::testbed::OnTestbed;
 
 /// The parameters of a run.
 #[derive(Clone, Debug)]
@@ -162,10 +160,5 @@ impl Configured for AllreduceConfig {
         };
         let steps = u64::from(self.vectors.steps);
         Volume::of_messages(steps, bytes, bytes / payload * 2.0 * workers)
-    }
-
-    #[cfg(feature = "hosts")]
-    fn on_testbed(&self) -> Result<&dyn OnTestbed, [&'static str; 2]> {
-        Err(["the testbed runs no [workload.allreduce]", "`rackweave run` simulates it"])
     }
 }

@@ -11,8 +11,6 @@ mod scheme;
 mod section;
 mod summary;
 mod tables;
-#[cfg(feature = "hosts")]
-mod testbed;
 #[cfg(test)]
 mod tests;
 
@@ -25,7 +23,7 @@ use rackweave_group::orca::host::Spread;
 use rackweave_group::orca::scale::ScaleConfig;
 use rackweave_transport::TransportConfig;
 
-pub(crate) use self::orca::{fail_reason, flow_config};
+pub use self::orca::{fail_reason, flow_config};
 pub use self::section::times_us;
 pub use self::summary::{
     CastDetail, CastResult, CastSummary, PlaneSummary, Quantiles, ReceiverSummary,
@@ -37,8 +35,6 @@ use crate::results::PointResult;
 use crate::scenario::keys::Chosen;
 use crate::scenario::problem::Problem;
 use crate::tables::{Sink, Table};
-#[cfg(feature = "hosts")]
-use crate::testbed::OnTestbed;
 
 /// The lengths in bytes of the files of the Orca end-to-end evaluation, in order (`docker/broadcast_files_0.txt` of its
 /// repository). There are 34 files, of which the text counts 33 rounds. Its larger workloads have each size times 2, 4,
@@ -226,10 +222,5 @@ impl Configured for CastConfig {
 
     fn data_bytes(&self) -> u64 {
         self.bytes()
-    }
-
-    #[cfg(feature = "hosts")]
-    fn on_testbed(&self) -> Result<&dyn OnTestbed, [&'static str; 2]> {
-        Ok(self)
     }
 }

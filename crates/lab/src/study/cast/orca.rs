@@ -116,7 +116,7 @@ pub(super) fn run(context: &RunContext<'_>, scheme: &OrcaScheme) -> Result<CastR
 }
 
 /// Returns the parameters of the sessions' streams.
-pub(crate) fn flow_config(scheme: &OrcaScheme) -> FlowConfig {
+pub fn flow_config(scheme: &OrcaScheme) -> FlowConfig {
     let default = FlowConfig::default();
     FlowConfig {
         payload: scheme.payload,
@@ -175,7 +175,7 @@ struct Client {
 }
 
 /// Returns the reason recorded for a failed cast, from the one that the flow gives.
-pub(crate) const fn fail_reason(reason: Reason) -> FailReason {
+pub const fn fail_reason(reason: Reason) -> FailReason {
     match reason {
         Reason::Silent => FailReason::PeerSilent,
         Reason::Unknown => FailReason::PeerForgot,

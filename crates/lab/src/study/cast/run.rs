@@ -104,7 +104,7 @@ impl CastConfig {
     }
 
     /// Returns the configuration of the sender's application, over this many sockets.
-    pub(crate) fn sender_app(&self, sockets: usize) -> SenderConfig {
+    pub fn sender_app(&self, sockets: usize) -> SenderConfig {
         SenderConfig {
             closed_loop: self.wait,
             sockets,
@@ -116,12 +116,12 @@ impl CastConfig {
     }
 
     /// Returns the application of a receiver.
-    pub(crate) fn receiver_app(&self) -> Receiver {
+    pub fn receiver_app(&self) -> Receiver {
         Receiver::new(&self.files, self.fault.unwrap_or(Time::MAX))
     }
 
     /// Returns a collector for a run of this configuration that ended at this time.
-    pub(crate) fn collector(&self, config: &RunConfig, until: Time) -> Collector {
+    pub fn collector(&self, config: &RunConfig, until: Time) -> Collector {
         let receivers = self.receivers.iter().map(|host| (*host, self.sender_of(*host)));
         Collector::new(CollectorConfig {
             casts: self.files.clone(),
@@ -135,7 +135,7 @@ impl CastConfig {
 
 impl CastResult {
     /// Inserts the casts before the other messages of a run, as its first stream.
-    pub(crate) fn put_into(&self, fabric: &Fabric, run: &mut RunResult) {
+    pub fn put_into(&self, fabric: &Fabric, run: &mut RunResult) {
         let ideal = |src, dst, bytes| fabric.ideal(src, dst, bytes, Framing::UDP);
         let casts = self.app.messages(ideal);
         let whole = casts.iter().filter(|cast| matches!(cast.outcome, Outcome::Completed(_)));

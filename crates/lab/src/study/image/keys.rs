@@ -69,15 +69,8 @@ pub(super) fn key(name: &str) -> String {
 
 /// The largest image: 8 TiB. A session has as many chunks of 1 MiB as fit a packet's field, but clients remember each.
 const MAX_BYTES: u64 = 1 << 43;
-/// The sizes of chunks that image files can have.
-const CHUNK_SIZES: RangeInclusive<u32> = 64 << 10..=16 << 20;
-
-#[cfg(feature = "hosts")]
-const _: () = assert!(
-    *CHUNK_SIZES.start() == rackweave_image::MIN_CHUNK
-        && *CHUNK_SIZES.end() == rackweave_image::MAX_CHUNK,
-    "simulated images are divided as real ones are"
-);
+/// The sizes of chunks that image files can have, in bytes.
+pub const CHUNK_SIZES: RangeInclusive<u32> = 64 << 10..=16 << 20;
 
 impl ImageKeys {
     /// Checks the keys against each other and the fabric. `scheme` carries the image.

@@ -10,11 +10,9 @@ mod scheme;
 mod section;
 mod summary;
 mod tables;
-#[cfg(feature = "hosts")]
-mod testbed;
 
 /// Returns how many hosts each rack of a fabric has, if its hosts are numbered by rack: directories prefer holders in the requester's.
-pub(crate) const fn hosts_per_rack(fabric: &rackweave_sim::config::FabricConfig) -> Option<u32> {
+pub const fn hosts_per_rack(fabric: &rackweave_sim::config::FabricConfig) -> Option<u32> {
     match fabric.topology {
         rackweave_sim::config::Topology::LeafSpine { hosts_per_leaf, .. } => Some(hosts_per_leaf),
         _ => None,
@@ -31,6 +29,7 @@ use rackweave_group::imaging::p2p::node::Carrier;
 use rackweave_group::imaging::{Shape, directory, p2p};
 use rackweave_transport::TransportConfig;
 
+pub use self::keys::CHUNK_SIZES;
 pub use self::summary::{
     ClientReport, ClientSummary, ImageResult, ImageSummary, ServerReport, SwitchReport,
 };
@@ -41,8 +40,6 @@ use crate::results::PointResult;
 use crate::scenario::keys::Chosen;
 use crate::scenario::problem::Problem;
 use crate::tables::Sink;
-#[cfg(feature = "hosts")]
-use crate::testbed::OnTestbed;
 
 /// The parameters of a run in which one server puts an image on many hosts.
 #[derive(Clone, Debug)]
@@ -147,10 +144,6 @@ impl Kind for ImageConfig {
 
     const CARRIES: Option<&'static str> = Some("puts an image on many hosts");
     const SIZES: &'static [&'static str] = &["workload.image.size"];
-    const TESTBED_NOTE: Option<&'static str> = Some(
-        "expand_rate, disk_rate and write_buffer are simulated: real clients take the time that they take, and \
-         the image cannot be compressed",
-    );
     #[cfg(test)]
     const EXAMPLE: &'static str = "[workload.image]\nclients = [1, 2]\nsize = '1 MiB'";
 
@@ -189,10 +182,5 @@ impl Configured for ImageConfig {
 
     fn data_bytes(&self) -> u64 {
         self.image.bytes()
-    }
-
-    #[cfg(feature = "hosts")]
-    fn on_testbed(&self) -> Result<&dyn OnTestbed, [&'static str; 2]> {
-        Ok(self)
     }
 }

@@ -47,7 +47,7 @@ const fn of_blocks(blocks: u64) -> u64 {
 
 impl ClientReport {
     /// Returns the report of a client of a Frisbee session, which has received and written everything at these times.
-    pub(crate) const fn of_session(
+    pub const fn of_session(
         counts: &frisbee::ClientCounts,
         (received, finished): (Option<Time>, Option<Time>),
         exact: bool,
@@ -70,7 +70,7 @@ impl ClientReport {
 
 impl ServerReport {
     /// Returns the report of the server of a Frisbee session, which has served for this time.
-    pub(crate) const fn of_session(counts: &frisbee::ServerCounts, service: Span) -> Self {
+    pub const fn of_session(counts: &frisbee::ServerCounts, service: Span) -> Self {
         Self {
             sent_bytes: of_blocks(counts.blocks_sent),
             first_copy_chunks: None,
@@ -139,7 +139,7 @@ impl SwitchReport {
 
     /// Returns what the programs of real switches have counted by name. These have no processor apart from the data plane, and no queue in
     /// front of it.
-    pub(crate) fn of_program(counts: &BTreeMap<String, u64>) -> Self {
+    pub fn of_program(counts: &BTreeMap<String, u64>) -> Self {
         let count = |name: &str| counts.get(name).copied().unwrap_or(0);
         Self {
             handled: count("lifted"),
@@ -168,7 +168,7 @@ pub struct ImageResult {
 
 impl ImageResult {
     /// Inserts the image for each client before the other messages of a run, as its first stream.
-    pub(crate) fn put_into(&self, config: &ImageConfig, fabric: &Fabric, run: &mut RunResult) {
+    pub fn put_into(&self, config: &ImageConfig, fabric: &Fabric, run: &mut RunResult) {
         let framing = rackweave_core::Framing::UDP;
         let bytes = config.image.bytes();
         let message = |((host, start), client): (&(HostId, Time), &ClientReport)| MessageRecord {

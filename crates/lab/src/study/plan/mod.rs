@@ -19,8 +19,6 @@ use super::{Configured, Done, Ground, Kind, Setting, StudyError, StudySummary};
 use crate::results::stats::percentile;
 use crate::scenario::keys::Chosen;
 use crate::scenario::problem::Problem;
-#[cfg(feature = "hosts")]
-use crate::testbed::OnTestbed;
 
 /// The parameters of a comparison.
 #[derive(Clone, Debug)]
@@ -77,11 +75,6 @@ impl Configured for PlanConfig {
         let (result, summary) = (as_run(self, &plans), PlanSummary::new(&plans));
         let (summary, capture) = (StudySummary::Plan(summary), Vec::new());
         Ok(Done { result, summary, detail: None, capture })
-    }
-
-    #[cfg(feature = "hosts")]
-    fn on_testbed(&self) -> Result<&dyn OnTestbed, [&'static str; 2]> {
-        Err(["[workload.plan] has no packets", "`rackweave run` computes its plans"])
     }
 }
 

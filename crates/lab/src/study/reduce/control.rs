@@ -28,7 +28,7 @@ use super::{Occasion, ReduceConfig};
 type Run<'a> = World<'a, GroupModel<Host, Programs, Slab>>;
 
 /// The hosts and switches that a control plane acts on.
-pub(crate) trait Controlled {
+pub trait Controlled {
     /// Returns all jobs and how far they have come, and adds the numbers of those that have become ready to `ready`.
     fn jobs(&mut self, ready: &mut VecDeque<u16>) -> Vec<(Job, Record)>;
 
@@ -68,7 +68,7 @@ impl Controlled for Simulated<'_, '_> {
 }
 
 /// The control plane of a run.
-pub(crate) struct Controller<'a> {
+pub struct Controller<'a> {
     reduce: &'a ReduceConfig,
     /// What circuits can be; `None` if there are none to move.
     fabric: Option<(Fabric, Options)>,
@@ -112,7 +112,9 @@ enum Phase {
 }
 
 impl<'a> Controller<'a> {
-    pub(crate) fn new(reduce: &'a ReduceConfig, config: &RunConfig) -> Self {
+    /// Returns the control plane of a run that begins.
+    #[must_use]
+    pub fn new(reduce: &'a ReduceConfig, config: &RunConfig) -> Self {
         Self {
             reduce,
             fabric: fabric(reduce, config),
@@ -127,12 +129,14 @@ impl<'a> Controller<'a> {
         }
     }
 
-    pub(crate) const fn reconfigurations(&self) -> u64 {
+    /// Returns how often it has changed circuits.
+    #[must_use]
+    pub const fn reconfigurations(&self) -> u64 {
         self.reconfigurations
     }
 
     /// Looks at the jobs, and decides.
-    pub(crate) fn act(&mut self, world: &mut impl Controlled, now: Time) {
+    pub fn act(&mut self, world: &mut impl Controlled, now: Time) {
         let mut jobs = world.jobs(&mut self.ready);
         jobs.sort_by_key(|(job, _)| job.number);
         let was_chosen = self.chosen.len();

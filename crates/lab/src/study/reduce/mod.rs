@@ -11,8 +11,6 @@ mod scheme;
 mod section;
 mod summary;
 mod tables;
-#[cfg(feature = "hosts")]
-mod testbed;
 #[cfg(test)]
 mod tests;
 mod turns;
@@ -21,7 +19,8 @@ use rackweave_core::{HostId, Span};
 use rackweave_group::reduce::job::{self, Job};
 use rackweave_transport::TransportConfig;
 
-pub(crate) use self::control::{Controlled, Controller, planned_fabric};
+pub(crate) use self::control::planned_fabric;
+pub use self::control::{Controlled, Controller};
 pub use self::summary::{JobSummary, ReduceResult, ReduceSummary};
 use super::{Configured, Done, Ground, Kind, Setting, StudyError, TerminalTable};
 use crate::explain::Volume;
@@ -30,8 +29,6 @@ use crate::results::PointResult;
 use crate::scenario::keys::Chosen;
 use crate::scenario::problem::Problem;
 use crate::tables::Sink;
-#[cfg(feature = "hosts")]
-use crate::testbed::OnTestbed;
 
 /// The parameters of a run with jobs.
 #[derive(Clone, Debug)]
@@ -102,9 +99,6 @@ impl Kind for ReduceConfig {
     const RUNS_ON_PODS: bool = true;
     const SIZES: &'static [&'static str] =
         &["workload.reduce.jobs", "workload.reduce.size", "workload.reduce.largest"];
-    const TESTBED_NOTE: Option<&'static str> = Some(
-        "jobs wait for map_cost and reduce_cost as in the simulator, and take the machine's time beside that",
-    );
     const TERMINAL: Option<TerminalTable<ReduceSummary>> =
         Some(TerminalTable("Jobs", tables::REDUCE));
     #[cfg(test)]
@@ -141,10 +135,5 @@ impl Configured for ReduceConfig {
 
     fn data_bytes(&self) -> u64 {
         self.bytes()
-    }
-
-    #[cfg(feature = "hosts")]
-    fn on_testbed(&self) -> Result<&dyn OnTestbed, [&'static str; 2]> {
-        Ok(self)
     }
 }

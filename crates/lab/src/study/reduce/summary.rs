@@ -32,7 +32,7 @@ pub struct ReduceResult {
 
 impl ReduceResult {
     /// The results of a run in which nothing has happened yet.
-    pub(crate) fn of(config: &ReduceConfig) -> Self {
+    pub fn of(config: &ReduceConfig) -> Self {
         let marks = config.marks.iter().map(|mark| Time::ZERO + *mark).collect();
         Self { groups: config.groups.len(), marks, ..Self::default() }
     }
@@ -53,7 +53,7 @@ impl ReduceResult {
 
     /// Inserts each job before the other messages of a run, as its first stream. The ideal time of a job is that of its data to one
     /// host.
-    pub(crate) fn put_into(&self, fabric: &Fabric, run: &mut RunResult) {
+    pub fn put_into(&self, fabric: &Fabric, run: &mut RunResult) {
         let framing = rackweave_core::Framing::UDP;
         let message = |(job, record): &(Job, Record)| {
             let dst = job.workers.iter().copied().find(|worker| *worker != job.master);

@@ -1,0 +1,3 @@
+//! The user-space switch compared with the simulator.
+
+mod switch_and_simulator;
