@@ -4,8 +4,18 @@ use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 use std::path::{Path, PathBuf};
 
 /// The crates whose code is part of a simulation.
-const CRATES: [&str; 9] =
-    ["core", "group", "lab", "rackless", "sim", "switch", "transport", "wire", "workload"];
+const CRATES: [&str; 10] = [
+    "core",
+    "group",
+    "lab",
+    "rackless",
+    "scenario",
+    "sim",
+    "switch",
+    "transport",
+    "wire",
+    "workload",
+];
 
 fn main() {
     let here = PathBuf::from(std::env::var_os("CARGO_MANIFEST_DIR").unwrap_or_default());

@@ -115,15 +115,18 @@ pub fn read(root: &Path) -> io::Result<Vec<SourceFile>> {
     Ok(files)
 }
 
-/// The folder with the tables of scenarios, and its part with other tables: those of a workload that only tests have.
-const TABLES: (&str, &str) = ("crates/lab/src/", "crates/lab/src/study/probe.rs");
+/// The folders with the tables of scenarios, and a file in them with other tables: those of a workload that only tests have.
+const TABLES: ([&str; 2], &str) =
+    (["crates/scenario/src/", "crates/lab/src/"], "crates/lab/src/study/probe.rs");
 
 /// Returns the tables of keys that the code declares, and what is wrong with their declarations.
 #[must_use]
 pub fn tables(files: &[SourceFile]) -> (Vec<KeyTable>, Vec<Problem>) {
     let (within, without) = TABLES;
     let is_declaring = |file: &&SourceFile| {
-        file.path.starts_with(within) && file.path != without && file.path.ends_with(".rs")
+        within.iter().any(|folder| file.path.starts_with(folder))
+            && file.path != without
+            && file.path.ends_with(".rs")
     };
     let mut tables = Vec::new();
     let mut problems = Vec::new();

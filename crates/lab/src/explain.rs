@@ -1,6 +1,7 @@
 //! What a scenario means and costs, without running it.
 
 use rackweave_core::{Span, frame};
+use rackweave_scenario::path::Path;
 use rackweave_sim::Fabric;
 use rackweave_sim::config::{StreamConfig, Topology};
 use rackweave_transport::TransportConfig;
@@ -8,7 +9,6 @@ use rackweave_workload::{Generator, Pattern};
 use serde::Serialize;
 
 use crate::estimate::Load;
-use crate::path::Path;
 use crate::report::number::{bytes, short};
 use crate::results::plain;
 use crate::scenario::{PointSpec, Scenario};

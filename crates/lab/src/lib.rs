@@ -43,13 +43,11 @@ pub mod difference;
 pub mod error;
 mod estimate;
 pub mod explain;
-mod item;
 pub mod list;
 mod null;
 pub mod output;
 #[cfg(feature = "parquet")]
 mod parquet;
-pub mod path;
 pub mod redraw;
 pub mod report;
 pub mod results;

@@ -3,12 +3,14 @@
 use std::path::Path;
 
 use rackweave_core::Bytes;
+use rackweave_scenario::item::About;
+pub use rackweave_scenario::item::Item;
+use rackweave_scenario::keys::Choice as _;
+use rackweave_scenario::transport;
 use rackweave_workload::SizeDist;
 use serde_json::{Value, json};
 
-use crate::item::About;
-pub use crate::item::Item;
-use crate::scenario::{Choice as _, Scenario, transport};
+use crate::scenario::Scenario;
 use crate::{builtin, study};
 
 /// What can be listed.

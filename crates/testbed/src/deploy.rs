@@ -12,8 +12,8 @@
 
 use rackweave_core::{Rate, Span};
 use rackweave_lab::error::ScenarioError;
-use rackweave_lab::path::Path;
 use rackweave_lab::scenario::{PointSpec, ScenarioText, World};
+use rackweave_scenario::path::Path;
 use rackweave_transport::TransportConfig;
 
 /// The round trip between two processes on hosts that a window should cover at least: two system calls, two wake-ups and a switch. The

@@ -4,45 +4,35 @@
 //! that tree. Then the tree of each point is checked and converted to a configuration, so an error in a swept value
 //! points at that value wherever it was written.
 
-mod application;
-pub(crate) mod de;
-mod fabric;
-pub mod host;
-mod hosts;
 mod json;
-pub(crate) mod keys;
-pub(crate) mod measure;
-mod pod;
-pub(crate) mod problem;
-mod source;
-mod sweep;
-mod testbed;
+#[cfg(test)]
+mod tests;
 mod text;
-pub(crate) mod transport;
-pub(crate) mod tree;
-pub(crate) mod values;
-mod workload;
 
-pub use self::host::NO_COSTS;
-pub use self::hosts::{FabricFile, Hosts};
+pub use rackweave_scenario::host::NO_COSTS;
+pub use rackweave_scenario::measure::Unfinished;
+pub use rackweave_scenario::testbed::{Nic, TcpBy, TestbedConfig, World};
+pub use rackweave_scenario::{FabricFile, Hosts};
+
 pub use self::json::set_argument;
-pub(crate) use self::keys::Choice;
-pub use self::measure::Unfinished;
-pub use self::testbed::{Nic, TcpBy, TestbedConfig, World};
 pub use self::text::ScenarioText;
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use rackweave_scenario::de::DeError;
+use rackweave_scenario::keys::Choice as _;
+use rackweave_scenario::problem::{Problem, SweptKeys};
+use rackweave_scenario::source::Sources;
+use rackweave_scenario::sweep::{Axis, PointTree};
+use rackweave_scenario::tree::{Table, Value, parse_document};
+use rackweave_scenario::{
+    START, de, fabric, host, measure, sweep, testbed, transport, tree, workload,
+};
 use rackweave_sim::Fabric;
 use rackweave_sim::config::{RunConfig, StreamConfig};
 use serde::{Deserialize, Serialize};
 
-use self::de::DeError;
-use self::problem::{Problem, SweptKeys};
-use self::source::Sources;
-use self::sweep::{Axis, PointTree};
-use self::tree::{Origin, Table, Value, parse_document};
 use crate::error::ScenarioError;
 use crate::study::{self, Ground, Study};
 
@@ -140,9 +130,6 @@ struct File {
 const fn first_seed() -> u64 {
     1
 }
-
-/// The position for errors about missing keys.
-const START: Origin = Origin { source: 0, start: 0, end: 0 };
 
 /// The top-level keys and tables of a file.
 const TOP_LEVEL: [&str; 14] = [
@@ -273,6 +260,25 @@ struct Streams {
 struct PointContext<'a> {
     swept: &'a SweptKeys,
     fabric: &'a Arc<Fabric>,
+}
+
+/// Refuses the scheme of a kind of workload as the transport of messages.
+fn refuse_scheme(transport: &tree::Node) -> Result<(), DeError> {
+    let Value::Table(table) = &transport.value else { return Ok(()) };
+    let Some(node) = table.get("name").map(|entry| &entry.node) else { return Ok(()) };
+    let Some(text) = node.as_str().filter(|text| transport::Name::named(text).is_none()) else {
+        return Ok(());
+    };
+    for kind in study::KINDS {
+        if let Some(carries) = kind.carries.filter(|_| kind.has_scheme(text)) {
+            return Err(DeError::new(
+                format!("`{text}` {carries}: it needs [workload.{}]", kind.table),
+                "not a transport of other workloads",
+            )
+            .at(node.origin));
+        }
+    }
+    Ok(())
 }
 
 /// A scenario whose tree is read and whose points are not yet checked.
@@ -522,6 +528,7 @@ impl Reader<'_> {
         streams: &mut Streams,
     ) -> Result<(), DeError> {
         let PointContext { swept, fabric } = context;
+        refuse_scheme(transport.1)?;
         let chosen = transport::read(transport.1, transport.0, swept)?;
         let hosts = u64::from(fabric.hosts());
         let of_workload =

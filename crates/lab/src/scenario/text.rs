@@ -1,7 +1,8 @@
 //! Reading the text of a scenario.
 
-use std::io::Read as _;
 use std::path::{Path, PathBuf};
+
+use rackweave_scenario::file::read_at_most;
 
 use crate::builtin;
 use crate::error::ScenarioError;
@@ -41,15 +42,6 @@ impl ScenarioText {
         let folder = path.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
         Ok(Self { file: name.to_owned(), text, folder: folder.to_owned() })
     }
-}
-
-/// Reads a file, or returns `None` if it has more than this number of bytes. Its length is not asked for: a device such as `/dev/zero`
-/// has the length 0 and no end.
-pub(super) fn read_at_most(path: &Path, most: u64) -> std::io::Result<Option<Vec<u8>>> {
-    let file = std::fs::File::open(path)?;
-    let mut bytes = Vec::new();
-    file.take(most + 1).read_to_end(&mut bytes)?;
-    Ok((bytes.len() as u64 <= most).then_some(bytes))
 }
 
 fn read_file(path: &Path) -> Result<String, ScenarioError> {

@@ -4,6 +4,13 @@ use std::collections::BTreeMap;
 use std::fmt::Debug;
 use std::sync::Arc;
 
+use rackweave_scenario::de::DeError;
+use rackweave_scenario::item::About;
+use rackweave_scenario::keys::{Choice, Chosen};
+use rackweave_scenario::measure::Measure;
+use rackweave_scenario::problem::{Problem, SweptKeys};
+use rackweave_scenario::transport;
+use rackweave_scenario::tree::Node;
 use rackweave_sim::Fabric;
 use rackweave_sim::config::Fault;
 use rackweave_sim::result::RunResult;
@@ -14,17 +21,10 @@ use serde::de::DeserializeOwned;
 use super::{KINDS, Setting, Study, StudyDetail, StudyError, StudySummary};
 use crate::error::nearest;
 use crate::explain::Volume;
-use crate::item::About;
 use crate::report::html::KindSection;
 use crate::results::PointResult;
 use crate::results::columns::Column;
 use crate::scenario::World;
-use crate::scenario::de::DeError;
-use crate::scenario::keys::{Choice, Chosen};
-use crate::scenario::measure::Measure;
-use crate::scenario::problem::{Problem, SweptKeys};
-use crate::scenario::transport;
-use crate::scenario::tree::Node;
 use crate::tables::{Sink, Table};
 
 /// What the registry says of a kind.

@@ -25,6 +25,9 @@ mod setting;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use rackweave_scenario::de::DeError;
+use rackweave_scenario::problem::SweptKeys;
+use rackweave_scenario::tree::{self, Node, Table, Value};
 use rackweave_sim::oracle::Rules;
 use serde::ser::SerializeMap as _;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
@@ -38,9 +41,6 @@ pub(crate) use self::setting::Setting;
 pub use self::setting::StudyError;
 use crate::null::Nullable;
 use crate::results::PointResult;
-use crate::scenario::de::DeError;
-use crate::scenario::problem::SweptKeys;
-use crate::scenario::tree::{self, Node, Table, Value};
 use crate::tables::Sink;
 
 /// Makes the types that have a case for each kind. A line is the kind's name, its module, which is the name of its table too, and the types of

@@ -1,20 +1,20 @@
 //! A kind of workload that only tests have: what a new kind needs, and that a line of the registry is all that is outside its folder.
 
 use rackweave_core::{HostId, Span, Time};
+use rackweave_scenario::de::{self, DeError};
+use rackweave_scenario::item::About;
+use rackweave_scenario::keys::{Chosen, keys, schemes};
+use rackweave_scenario::problem::Problem;
+use rackweave_scenario::tree::{Origin, Table};
+use rackweave_scenario::values::Unit;
 use rackweave_sim::result::{End, MessageRecord, Outcome};
 use serde::{Deserialize, Serialize};
 
 use super::{Configured, Done, Ground, Kind, Setting, StudyError, StudySummary, unknown_scheme};
-use crate::item::About;
 use crate::report::html::KindSection;
 use crate::results::PointResult;
 use crate::results::columns::Kind::{Count, Real};
 use crate::results::columns::{Column, MICROS, PLAIN, Shown, reported, shown};
-use crate::scenario::de::{self, DeError};
-use crate::scenario::keys::{Chosen, keys, schemes};
-use crate::scenario::problem::Problem;
-use crate::scenario::tree::{Origin, Table};
-use crate::scenario::values::Unit;
 use crate::study::setting::computed;
 use crate::tables::{Sink, rows_of};
 

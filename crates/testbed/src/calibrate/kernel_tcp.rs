@@ -4,7 +4,7 @@
 //! pays for them; a host's process only writes and reads. So the costs of a packet are found in the switch process, and those of a byte, a
 //! message and a wake-up in the hosts.
 
-use rackweave_lab::scenario::host::{KernelTcpTable, Nanoseconds};
+use rackweave_scenario::host::{KernelTcpTable, Nanoseconds};
 
 use super::fit::{Observation, median, non_negative_costs};
 use super::{Load, awake_ns, noise, rounded, typical};

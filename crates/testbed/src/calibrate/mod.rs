@@ -18,7 +18,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
 use rackweave_lab::error::{OutputError, ScenarioError};
 use rackweave_lab::scenario::ScenarioText;
-use rackweave_lab::scenario::host::{
+use rackweave_scenario::host::{
     HostTable, Microseconds, Nanoseconds, ProcessorsKey, QuantileKey, SwitchTable,
 };
 use serde::Serialize;

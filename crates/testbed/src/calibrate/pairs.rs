@@ -111,8 +111,8 @@ mod tests {
     use super::*;
     use crate::{Testbed, WorkerCommand};
     use rackweave_lab::scenario::World;
-    use rackweave_lab::scenario::host::HostTable;
     use rackweave_lab::study::Study;
+    use rackweave_scenario::host::HostTable;
 
     /// The costs of the kinds of work of a host and of the switch process, in their order, and of wake-ups.
     const FIT: Fit = Fit {

@@ -3,14 +3,14 @@
 use rackweave_core::rng::mix;
 use rackweave_core::{Bytes, HostId, Span};
 use rackweave_group::reduce::vector::master::Vectors;
+use rackweave_scenario::keys::Chosen;
+use rackweave_scenario::problem::Problem;
+use rackweave_scenario::values::Unit;
 use rackweave_sim::config::FaultKind;
 use rackweave_wire::reduce::{Format, MAX_WORKERS};
 use serde::{Deserialize, Serialize};
 
 use super::{AllreduceConfig, scheme};
-use crate::scenario::keys::Chosen;
-use crate::scenario::problem::Problem;
-use crate::scenario::values::Unit;
 use crate::study::Ground;
 
 /// The keys of `[workload.allreduce]`.
@@ -109,6 +109,6 @@ impl AllreduceKeys {
             scheme: super::Scheme::Switch { number: 0, slots: 0 },
             seed: mix(seed ^ 0x0061_6c6c_7265_6475),
         };
-        scheme.resolve(config, ground.world, fabric)
+        scheme::resolve(scheme, config, ground.world, fabric)
     }
 }

@@ -21,6 +21,8 @@ use rackweave_core::{HostId, Rng, Span};
 use rackweave_group::reduce::vector::master::Vectors;
 use rackweave_group::reduce::vector::values::Values;
 use rackweave_group::reduce::vector::worker::FixedTimer;
+use rackweave_scenario::keys::Chosen;
+use rackweave_scenario::problem::Problem;
 use rackweave_transport::TransportConfig;
 use rackweave_wire::reduce::Format;
 
@@ -29,8 +31,6 @@ use super::{Configured, Done, Ground, Kind, Setting, StudyError};
 use crate::explain::Volume;
 use crate::report::html::KindSection;
 use crate::results::PointResult;
-use crate::scenario::keys::Chosen;
-use crate::scenario::problem::Problem;
 use crate::tables::Sink;
 
 /// The parameters of a run.

@@ -2,19 +2,19 @@
 
 use rackweave_core::{Bytes, HostId, Span};
 use rackweave_group::reduce::vector::worker::FixedTimer;
+use rackweave_scenario::de::{self, DeError};
+use rackweave_scenario::item::About;
+use rackweave_scenario::keys::{Chosen, divide, keys, schemes};
+use rackweave_scenario::problem::{Problem, SweptKeys};
+use rackweave_scenario::transport;
+use rackweave_scenario::tree::{Entry, Node, Origin, Table, Value};
+use rackweave_scenario::values::{AboveZero, Whole};
 use rackweave_sim::Fabric;
 use rackweave_wire::reduce::MAX_CHUNK_BYTES;
 use rackweave_workload::{Pattern, SizeDist, WorkloadConfig};
 
 use super::{AllreduceConfig, Scheme};
-use crate::item::About;
 use crate::scenario::World;
-use crate::scenario::de::{self, DeError};
-use crate::scenario::keys::{Chosen, divide, keys, schemes};
-use crate::scenario::problem::{Problem, SweptKeys};
-use crate::scenario::transport;
-use crate::scenario::tree::{Entry, Node, Origin, Table, Value};
-use crate::scenario::values::{AboveZero, Whole};
 use crate::study::unknown_scheme;
 
 schemes! {
@@ -138,62 +138,60 @@ impl Keys {
 const DEFAULT_SLOTS: u32 = 65_536;
 const DEFAULT_PIECE: u64 = 65_536;
 
-impl Chosen<Name> {
-    /// Resolves the configuration, with defaults for missing keys.
-    pub(super) fn resolve(
-        &self,
-        mut config: AllreduceConfig,
-        world: World,
-        fabric: &Fabric,
-    ) -> Result<AllreduceConfig, Problem> {
-        match &self.keys {
-            Keys::Switch(keys, pool) => {
-                pool.apply(&mut config);
-                let (number, switches) = (keys.at.map_or(0, |at| at.0), fabric.switches());
-                if number >= switches {
-                    let message = format!("there is no switch {number}: the fabric has {switches}");
-                    return Err(self.bad("at", message));
-                }
-                if pool.pool.is_none() {
-                    config.vectors.pool = config.vectors.pool.max(full_pool(&config, fabric));
-                }
-                let slots = keys.slots.map_or(DEFAULT_SLOTS, |slots| slots.0);
-                config.scheme = Scheme::Switch { number, slots };
+/// Resolves the configuration, with defaults for missing keys.
+pub(super) fn resolve(
+    chosen: &Chosen<Name>,
+    mut config: AllreduceConfig,
+    world: World,
+    fabric: &Fabric,
+) -> Result<AllreduceConfig, Problem> {
+    match &chosen.keys {
+        Keys::Switch(keys, pool) => {
+            pool.apply(&mut config);
+            let (number, switches) = (keys.at.map_or(0, |at| at.0), fabric.switches());
+            if number >= switches {
+                let message = format!("there is no switch {number}: the fabric has {switches}");
+                return Err(chosen.bad("at", message));
             }
-            Keys::Host(keys, pool) => {
-                pool.apply(&mut config);
-                let (workers, hosts) = (config.workers.len() as u32, fabric.hosts());
-                if pool.pool.is_none() {
-                    // All chunks meet at the server's link: as many as one worker has with a switch, or its queue overflows.
-                    config.vectors.pool = config.vectors.pool.div_ceil(workers as u16);
-                }
-                let server = keys.server.map_or(workers, |server| server.0);
-                if server >= hosts {
-                    let message = format!(
-                        "there is no host {server} that could add up: the fabric has {hosts} hosts, of which the first \
-                         {workers} are workers"
-                    );
-                    return Err(self.bad("server", message));
-                }
-                config.scheme = Scheme::Host { server: HostId(server) };
+            if pool.pool.is_none() {
+                config.vectors.pool = config.vectors.pool.max(full_pool(&config, fabric));
             }
-            Keys::Ring(carrier, keys) => {
-                let piece = keys.piece.map_or(DEFAULT_PIECE, |piece| piece.0.0);
-                let sizes =
-                    SizeDist::fixed(piece).map_err(|error| self.bad("piece", error.to_string()))?;
-                let pattern = Pattern::Permutation { sizes, messages_per_host: 1 };
-                let workload = WorkloadConfig::new(pattern);
-                if carrier.name == transport::Name::Datagram {
-                    let message =
-                        "datagrams that are lost stay lost: a ring needs a reliable transport";
-                    return Err(self.bad(CARRIER, message));
-                }
-                let carrier = carrier.resolve(world, fabric, &workload)?;
-                config.scheme = Scheme::Ring { carrier: Box::new(carrier), piece_bytes: piece };
-            }
+            let slots = keys.slots.map_or(DEFAULT_SLOTS, |slots| slots.0);
+            config.scheme = Scheme::Switch { number, slots };
         }
-        Ok(config)
+        Keys::Host(keys, pool) => {
+            pool.apply(&mut config);
+            let (workers, hosts) = (config.workers.len() as u32, fabric.hosts());
+            if pool.pool.is_none() {
+                // All chunks meet at the server's link: as many as one worker has with a switch, or its queue overflows.
+                config.vectors.pool = config.vectors.pool.div_ceil(workers as u16);
+            }
+            let server = keys.server.map_or(workers, |server| server.0);
+            if server >= hosts {
+                let message = format!(
+                    "there is no host {server} that could add up: the fabric has {hosts} hosts, of which the first \
+                     {workers} are workers"
+                );
+                return Err(chosen.bad("server", message));
+            }
+            config.scheme = Scheme::Host { server: HostId(server) };
+        }
+        Keys::Ring(carrier, keys) => {
+            let piece = keys.piece.map_or(DEFAULT_PIECE, |piece| piece.0.0);
+            let sizes =
+                SizeDist::fixed(piece).map_err(|error| chosen.bad("piece", error.to_string()))?;
+            let pattern = Pattern::Permutation { sizes, messages_per_host: 1 };
+            let workload = WorkloadConfig::new(pattern);
+            if carrier.name == transport::Name::Datagram {
+                let message =
+                    "datagrams that are lost stay lost: a ring needs a reliable transport";
+                return Err(chosen.bad(CARRIER, message));
+            }
+            let carrier = carrier.resolve(world, fabric, &workload)?;
+            config.scheme = Scheme::Ring { carrier: Box::new(carrier), piece_bytes: piece };
+        }
     }
+    Ok(config)
 }
 
 /// The pool with which chunks in flight fill a worker's link for twice the time in which a chunk returns as a sum, as a power of two: a pool

@@ -3,14 +3,14 @@
 use rackweave_core::{Bytes, HostId, Rate, Span};
 use rackweave_group::app::Cost;
 use rackweave_group::orca::scale::{Members, ScaleConfig};
+use rackweave_scenario::keys::Chosen;
+use rackweave_scenario::problem::Problem;
+use rackweave_scenario::values::Unit;
 use rackweave_sim::config::{FaultKind, FaultPlace};
 use serde::de::{Error, SeqAccess, Visitor};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use super::{CastConfig, PAPER_FILES, scheme};
-use crate::scenario::keys::Chosen;
-use crate::scenario::problem::Problem;
-use crate::scenario::values::Unit;
 use crate::study::{Ground, Receivers, numbers, racks, spread};
 
 /// The keys of `[workload.cast]`.
@@ -239,7 +239,7 @@ impl CastKeys {
         let (fabric, faults, seed) = (ground.fabric.config(), ground.faults, ground.seed);
         let all = fabric.topology.hosts();
         let senders = self.hosts("sender", &self.sender.0, all, &[])?;
-        let scheme = scheme.resolve(fabric, &senders)?;
+        let scheme = scheme::resolve(scheme, fabric, &senders)?;
         let mut taken = senders.clone();
         taken.extend(scheme.controller());
         let receivers = match &self.receivers {

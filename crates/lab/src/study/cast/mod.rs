@@ -21,6 +21,8 @@ use rackweave_core::{HostId, Rate, Span, Time};
 use rackweave_group::app::Cost;
 use rackweave_group::orca::host::Spread;
 use rackweave_group::orca::scale::ScaleConfig;
+use rackweave_scenario::keys::Chosen;
+use rackweave_scenario::problem::Problem;
 use rackweave_transport::TransportConfig;
 
 pub use self::orca::{fail_reason, flow_config};
@@ -32,8 +34,6 @@ use super::{Configured, Done, Ground, Kind, Setting, StudyDetail, StudyError, St
 use crate::explain::Volume;
 use crate::report::html::KindSection;
 use crate::results::PointResult;
-use crate::scenario::keys::Chosen;
-use crate::scenario::problem::Problem;
 use crate::tables::{Sink, Table};
 
 /// The lengths in bytes of the files of the Orca end-to-end evaluation, in order (`docker/broadcast_files_0.txt` of its
@@ -184,7 +184,7 @@ impl Kind for CastConfig {
     }
 
     fn kernel_tcp(scheme: &Chosen<Self::Scheme>) -> Vec<Option<&'static str>> {
-        scheme.kernel_tcp().into_iter().map(Some).collect()
+        scheme::kernel_tcp(scheme).into_iter().map(Some).collect()
     }
 
     fn tables<S: Sink>(points: &[PointResult], sink: &mut S) -> Result<(), S::Error> {

@@ -4,17 +4,17 @@ use rackweave_core::{Bytes, HostId, Rate, Span};
 use rackweave_group::baseline::unicast::MAX_DATAGRAM;
 use rackweave_group::orca::host::Spread;
 use rackweave_group::orca::parity::MAX_CELLS;
+use rackweave_scenario::de::{self, DeError};
+use rackweave_scenario::item::About;
+use rackweave_scenario::keys::{Chosen, divide, keys, schemes};
+use rackweave_scenario::problem::Problem;
+use rackweave_scenario::transport::{self, TcpKeys};
+use rackweave_scenario::tree::{Origin, Table};
+use rackweave_scenario::values::{AboveZero, AtMost, Unit};
 use rackweave_sim::config::FabricConfig;
 use serde::Deserialize;
 
 use super::{CastConfig, OrcaScheme, Scheme};
-use crate::item::About;
-use crate::scenario::de::{self, DeError};
-use crate::scenario::keys::{Chosen, divide, keys, schemes};
-use crate::scenario::problem::Problem;
-use crate::scenario::transport::{self, TcpKeys};
-use crate::scenario::tree::{Origin, Table};
-use crate::scenario::values::{AboveZero, AtMost, Unit};
 use crate::study::unknown_scheme;
 
 schemes! {
@@ -133,99 +133,97 @@ const DEFAULT_CHUNK: u64 = 1 << 16;
 /// The largest payload in bytes that fits a frame with the longest label.
 const MAX_PAYLOAD: u64 = 1440;
 
-impl Chosen<Name> {
-    /// Returns the kernel's name of the congestion control, if the scheme uses TCP.
-    pub(crate) fn kernel_tcp(&self) -> Option<&'static str> {
-        match &self.keys {
-            Keys::Streams(_, tcp) => tcp.kernel_tcp(),
-            _ => None,
-        }
+/// Returns the kernel's name of the congestion control, if the scheme uses TCP.
+pub(crate) fn kernel_tcp(chosen: &Chosen<Name>) -> Option<&'static str> {
+    match &chosen.keys {
+        Keys::Streams(_, tcp) => tcp.kernel_tcp(),
+        _ => None,
     }
+}
 
-    /// Resolves the configuration, with defaults for missing keys.
-    pub(super) fn resolve(
-        &self,
-        fabric: &FabricConfig,
-        senders: &[HostId],
-    ) -> Result<Scheme, Problem> {
-        let socket =
-            |given: Option<AboveZero<Bytes>>, default| given.map_or(default, |bytes| bytes.0.0);
-        match &self.keys {
-            Keys::Orca(keys) => self.orca(keys, fabric, senders).map(Scheme::Orca),
-            Keys::Unicast(keys) => {
-                Ok(Scheme::Unicast { socket_bytes: socket(keys.socket, UDP_SOCKET) })
-            }
-            Keys::Streams(keys, tcp) => Ok(Scheme::Streams {
-                transport: tcp.tcp()?,
-                chunk: (self.name == Name::Chain).then(|| socket(keys.chunk, DEFAULT_CHUNK)),
-                socket_bytes: socket(keys.socket, TCP_SOCKET),
-            }),
+/// Resolves the configuration, with defaults for missing keys.
+pub(super) fn resolve(
+    chosen: &Chosen<Name>,
+    fabric: &FabricConfig,
+    senders: &[HostId],
+) -> Result<Scheme, Problem> {
+    let socket =
+        |given: Option<AboveZero<Bytes>>, default| given.map_or(default, |bytes| bytes.0.0);
+    match &chosen.keys {
+        Keys::Orca(keys) => orca(chosen, keys, fabric, senders).map(Scheme::Orca),
+        Keys::Unicast(keys) => {
+            Ok(Scheme::Unicast { socket_bytes: socket(keys.socket, UDP_SOCKET) })
         }
+        Keys::Streams(keys, tcp) => Ok(Scheme::Streams {
+            transport: tcp.tcp()?,
+            chunk: (chosen.name == Name::Chain).then(|| socket(keys.chunk, DEFAULT_CHUNK)),
+            socket_bytes: socket(keys.socket, TCP_SOCKET),
+        }),
     }
+}
 
-    fn orca(
-        &self,
-        keys: &OrcaKeys,
-        fabric: &FabricConfig,
-        senders: &[HostId],
-    ) -> Result<OrcaScheme, Problem> {
-        let spread = match keys.spread.unwrap_or_default() {
-            SpreadName::Labels => Spread::Labels,
-            SpreadName::Relay => Spread::Relay,
-            SpreadName::Multicast => Spread::Multicast,
-            SpreadName::Unicast => Spread::Unicast,
-        };
-        if spread == Spread::Relay && senders.len() > 1 {
-            let message = "agents copy for a sender with one port only";
-            return Err(self.bad("spread", message));
-        }
-        let all = fabric.topology.hosts();
-        let controller = match (spread, keys.controller) {
-            (Spread::Labels, given) => {
-                let host = given.unwrap_or(all.saturating_sub(1));
-                if host >= all {
-                    return Err(self.bad("controller", format!("there is no host {host}")));
-                }
-                if senders.contains(&HostId(host)) {
-                    let message = format!("the controller's host {host} is the sender's");
-                    return Err(self.bad("controller", message).with_help(
-                        "it has a host of its own, so that one crash does not stop both",
-                    ));
-                }
-                Some(HostId(host))
-            }
-            (_, Some(_)) => {
-                return Err(self.bad("controller", "without labels there is no controller"));
-            }
-            (_, None) => None,
-        };
-        let payload = keys.payload.map_or(MAX_PAYLOAD, |payload| payload.0.0);
-        if !(64..=MAX_PAYLOAD).contains(&payload) {
-            let message = format!("`payload` is from 64 B to {MAX_PAYLOAD} B: what fits a frame");
-            return Err(self.bad("payload", message));
-        }
-        let timeout = keys.timeout.map_or(Span::from_ms(5), |timeout| timeout.0);
-        // The timeout covers several pings, so that a single loss does not count as silence.
-        let heartbeat = keys.heartbeat.map_or(timeout / 5, |beat| beat.0);
-        if heartbeat == Span::ZERO || timeout.ticks() < heartbeat.ticks().saturating_mul(2) {
-            let message = "`heartbeat` must be above 0, and at most half of `timeout`";
-            return Err(self.bad("heartbeat", message));
-        }
-        let mut scheme = OrcaScheme {
-            spread,
-            controller,
-            payload: payload as u16,
-            window: None,
-            heartbeat,
-            timeout,
-            patience: None,
-            max_rate: None,
-            status_interval: None,
-            fec_block: None,
-        };
-        keys.apply(&mut scheme);
-        Ok(scheme)
+fn orca(
+    chosen: &Chosen<Name>,
+    keys: &OrcaKeys,
+    fabric: &FabricConfig,
+    senders: &[HostId],
+) -> Result<OrcaScheme, Problem> {
+    let spread = match keys.spread.unwrap_or_default() {
+        SpreadName::Labels => Spread::Labels,
+        SpreadName::Relay => Spread::Relay,
+        SpreadName::Multicast => Spread::Multicast,
+        SpreadName::Unicast => Spread::Unicast,
+    };
+    if spread == Spread::Relay && senders.len() > 1 {
+        let message = "agents copy for a sender with one port only";
+        return Err(chosen.bad("spread", message));
     }
+    let all = fabric.topology.hosts();
+    let controller = match (spread, keys.controller) {
+        (Spread::Labels, given) => {
+            let host = given.unwrap_or(all.saturating_sub(1));
+            if host >= all {
+                return Err(chosen.bad("controller", format!("there is no host {host}")));
+            }
+            if senders.contains(&HostId(host)) {
+                let message = format!("the controller's host {host} is the sender's");
+                return Err(chosen
+                    .bad("controller", message)
+                    .with_help("it has a host of its own, so that one crash does not stop both"));
+            }
+            Some(HostId(host))
+        }
+        (_, Some(_)) => {
+            return Err(chosen.bad("controller", "without labels there is no controller"));
+        }
+        (_, None) => None,
+    };
+    let payload = keys.payload.map_or(MAX_PAYLOAD, |payload| payload.0.0);
+    if !(64..=MAX_PAYLOAD).contains(&payload) {
+        let message = format!("`payload` is from 64 B to {MAX_PAYLOAD} B: what fits a frame");
+        return Err(chosen.bad("payload", message));
+    }
+    let timeout = keys.timeout.map_or(Span::from_ms(5), |timeout| timeout.0);
+    // The timeout covers several pings, so that a single loss does not count as silence.
+    let heartbeat = keys.heartbeat.map_or(timeout / 5, |beat| beat.0);
+    if heartbeat == Span::ZERO || timeout.ticks() < heartbeat.ticks().saturating_mul(2) {
+        let message = "`heartbeat` must be above 0, and at most half of `timeout`";
+        return Err(chosen.bad("heartbeat", message));
+    }
+    let mut scheme = OrcaScheme {
+        spread,
+        controller,
+        payload: payload as u16,
+        window: None,
+        heartbeat,
+        timeout,
+        patience: None,
+        max_rate: None,
+        status_interval: None,
+        fec_block: None,
+    };
+    keys.apply(&mut scheme);
+    Ok(scheme)
 }
 
 impl Scheme {

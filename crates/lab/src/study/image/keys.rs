@@ -5,13 +5,13 @@ use std::ops::RangeInclusive;
 use rackweave_core::{Bytes, HostId, Rate, Rng, Span, Time};
 use rackweave_group::imaging::Shape;
 use rackweave_group::imaging::intake::Expand;
+use rackweave_scenario::keys::Chosen;
+use rackweave_scenario::problem::Problem;
+use rackweave_scenario::values::Unit;
 use rackweave_sim::config::{FaultKind, FaultPlace};
 use serde::{Deserialize, Serialize};
 
 use super::{ImageConfig, scheme};
-use crate::scenario::keys::Chosen;
-use crate::scenario::problem::Problem;
-use crate::scenario::values::Unit;
 use crate::study::{Ground, Receivers, spread};
 
 /// The keys of `[workload.image]`.
@@ -151,7 +151,7 @@ impl ImageKeys {
             server,
             clients: self.starts(&clients, seed)?,
             image,
-            scheme: scheme.resolve(expand, image, fabric, clients.len())?,
+            scheme: scheme::resolve(scheme, expand, image, fabric, clients.len())?,
             crashed: crashed.collect(),
         };
         if config.has_flows() && faults.iter().any(|fault| fault.kind != FaultKind::Crash) {

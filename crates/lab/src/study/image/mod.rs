@@ -27,6 +27,8 @@ use rackweave_group::imaging::frisbee::{ClientConfig, PaceConfig};
 use rackweave_group::imaging::intake::Expand;
 use rackweave_group::imaging::p2p::node::Carrier;
 use rackweave_group::imaging::{Shape, directory, p2p};
+use rackweave_scenario::keys::Chosen;
+use rackweave_scenario::problem::Problem;
 use rackweave_transport::TransportConfig;
 
 pub use self::keys::CHUNK_SIZES;
@@ -37,8 +39,6 @@ use super::{Configured, Done, Ground, Kind, Setting, StudyError};
 use crate::explain::Volume;
 use crate::report::html::KindSection;
 use crate::results::PointResult;
-use crate::scenario::keys::Chosen;
-use crate::scenario::problem::Problem;
 use crate::tables::Sink;
 
 /// The parameters of a run in which one server puts an image on many hosts.
@@ -156,7 +156,7 @@ impl Kind for ImageConfig {
     }
 
     fn kernel_tcp(scheme: &Chosen<Self::Scheme>) -> Vec<Option<&'static str>> {
-        scheme.kernel_tcp().into_iter().map(Some).collect()
+        scheme::kernel_tcp(scheme).into_iter().map(Some).collect()
     }
 
     fn tables<S: Sink>(points: &[PointResult], sink: &mut S) -> Result<(), S::Error> {

@@ -6,19 +6,19 @@ use rackweave_group::imaging::intake::Expand;
 use rackweave_group::imaging::order::Order;
 use rackweave_group::imaging::p2p::node::Carrier;
 use rackweave_group::imaging::{Shape, directory, directory::Policy, p2p};
+use rackweave_scenario::de::{self, DeError};
+use rackweave_scenario::item::About;
+use rackweave_scenario::keys::{Chosen, divide, keys, schemes};
+use rackweave_scenario::problem::Problem;
+use rackweave_scenario::transport::{self, TcpKeys};
+use rackweave_scenario::tree::{Origin, Table};
+use rackweave_scenario::values::{AboveZero, AtMost, Unit, Whole};
 use rackweave_sim::config::FabricConfig;
 use rackweave_wire::frisbee::BLOCK_BYTES;
 use serde::Deserialize;
 
 use super::keys::key;
 use super::{ImageConfig, P2pScheme, Redirects, Scheme, hosts_per_rack};
-use crate::item::About;
-use crate::scenario::de::{self, DeError};
-use crate::scenario::keys::{Chosen, divide, keys, schemes};
-use crate::scenario::problem::Problem;
-use crate::scenario::transport::{self, TcpKeys};
-use crate::scenario::tree::{Origin, Table};
-use crate::scenario::values::{AboveZero, AtMost, Unit, Whole};
 use crate::study::unknown_scheme;
 
 schemes! {
@@ -216,147 +216,150 @@ impl Keys {
 /// Bytes of a block on a link: block, headers, preamble and gap.
 const BLOCK_ON_LINK: u32 = BLOCK_BYTES + 90;
 
-impl Chosen<Name> {
-    /// Returns the kernel's name of the congestion control, if the scheme uses TCP.
-    pub(crate) fn kernel_tcp(&self) -> Option<&'static str> {
-        match &self.keys {
-            Keys::Requests { tcp, .. } => tcp.kernel_tcp(),
-            Keys::Frisbee(_) => None,
+/// Returns the kernel's name of the congestion control, if the scheme uses TCP.
+pub(crate) fn kernel_tcp(chosen: &Chosen<Name>) -> Option<&'static str> {
+    match &chosen.keys {
+        Keys::Requests { tcp, .. } => tcp.kernel_tcp(),
+        Keys::Frisbee(_) => None,
+    }
+}
+
+/// Resolves the configuration, with defaults for missing keys.
+pub(super) fn resolve(
+    chosen: &Chosen<Name>,
+    expand: Expand,
+    image: Shape,
+    fabric: &FabricConfig,
+    clients: usize,
+) -> Result<Scheme, Problem> {
+    match &chosen.keys {
+        Keys::Frisbee(keys) => frisbee(chosen, keys, expand, image),
+        Keys::Requests { peers, requests, tcp } => {
+            let base = P2pScheme::over(tcp.tcp()?, expand);
+            Ok(Scheme::P2p(Box::new(p2p(chosen, base, peers, requests, fabric, clients)?)))
         }
     }
+}
 
-    /// Resolves the configuration, with defaults for missing keys.
-    pub(super) fn resolve(
-        &self,
-        expand: Expand,
-        image: Shape,
-        fabric: &FabricConfig,
-        clients: usize,
-    ) -> Result<Scheme, Problem> {
-        match &self.keys {
-            Keys::Frisbee(keys) => self.frisbee(keys, expand, image),
-            Keys::Requests { peers, requests, tcp } => {
-                let base = P2pScheme::over(tcp.tcp()?, expand);
-                Ok(Scheme::P2p(Box::new(self.p2p(base, peers, requests, fabric, clients)?)))
-            }
+fn frisbee(
+    chosen: &Chosen<Name>,
+    keys: &FrisbeeKeys,
+    expand: Expand,
+    image: Shape,
+) -> Result<Scheme, Problem> {
+    if image.chunk_bytes() != Shape::FRISBEE_CHUNK {
+        return Err(Problem::new(key("chunk_size"), "Frisbee's chunks have 1 MiB"));
+    }
+    if !image.bytes().is_multiple_of(u64::from(Shape::FRISBEE_CHUNK)) {
+        let message = "Frisbee's images consist of whole chunks of 1 MiB";
+        return Err(Problem::new(key("size"), message));
+    }
+    let mut client = ClientConfig::new(expand);
+    keys.apply(&mut client);
+    let mut pace = PaceConfig::default();
+    if let Some(burst) = keys.burst {
+        pace.burst = burst.0;
+    }
+    match (keys.rate, keys.gap) {
+        (Some(_), Some(_)) => {
+            return Err(chosen.bad("gap", "`rate` determines the gap: give one of the two"));
+        }
+        (Some(rate), None) => pace = pace.with_rate(rate.0, BLOCK_ON_LINK),
+        (None, Some(gap)) => pace.gap = gap.0,
+        (None, None) => {}
+    }
+    pace.dynamic = keys.dynamic.unwrap_or(false);
+    Ok(Scheme::Frisbee { client, pace })
+}
+
+fn p2p(
+    chosen: &Chosen<Name>,
+    base: P2pScheme,
+    peers: &Swp2pKeys,
+    requests: &RequestKeys,
+    fabric: &FabricConfig,
+    clients: usize,
+) -> Result<P2pScheme, Problem> {
+    let order = requests.order.unwrap_or_default();
+    if order != RequestOrder::Windows && requests.window.is_some() {
+        return Err(chosen.bad("window", "`window` has no meaning without order = \"windows\""));
+    }
+    let mut client = p2p::client::Config {
+        linger: peers.linger.map_or(Span::ZERO, |linger| linger.0),
+        ..p2p::client::Config::default()
+    };
+    requests.apply(&mut client);
+    let mut serve = client.serve;
+    if let Some(uploads) = requests.server_uploads {
+        serve.uploads = uploads.0;
+    }
+    if client.batch > client.outstanding {
+        let message = format!(
+            "a batch has at most as many chunks as are on request: `outstanding` is {}",
+            client.outstanding
+        );
+        return Err(chosen.bad("batch", message));
+    }
+    client.order = match (order, requests.window) {
+        (RequestOrder::Paper, _) => Order::Rotation,
+        (RequestOrder::Windows, Some(window)) => Order::Windows(window.0),
+        (RequestOrder::Windows, None) => client.order,
+        (RequestOrder::Random, _) => Order::Random,
+        (RequestOrder::InOrder, _) => Order::InOrder,
+    };
+    let hosts_per_rack = hosts_per_rack(fabric);
+    let mut directory = directory::Config { hosts_per_rack, ..directory::Config::default() };
+    peers.apply(&mut directory);
+    let assist = peers.assist.unwrap_or_default();
+    if peers.prefer_rack == Some(false) {
+        if assist == Assist::Switch && hosts_per_rack.is_some() {
+            let message = "a rack's switch knows the clients of its rack only, and prefers them: \
+                           `prefer_rack = false` needs assist = \"server\"";
+            return Err(chosen.bad("prefer_rack", message));
+        }
+        directory.hosts_per_rack = None;
+    }
+    let per_second = peers.switch_requests_per_second;
+    if assist == Assist::Server {
+        let given = [
+            ("switch_requests_per_second", per_second.is_some()),
+            ("switch_queue", peers.switch_queue.is_some()),
+        ];
+        if let Some((key, _)) = given.iter().find(|(_, is_given)| *is_given) {
+            let message = format!("`{key}`: with assist = \"server\" no switch takes part");
+            return Err(chosen.bad(key, message));
         }
     }
-
-    fn frisbee(&self, keys: &FrisbeeKeys, expand: Expand, image: Shape) -> Result<Scheme, Problem> {
-        if image.chunk_bytes() != Shape::FRISBEE_CHUNK {
-            return Err(Problem::new(key("chunk_size"), "Frisbee's chunks have 1 MiB"));
+    let carrier = match requests.carrier.unwrap_or_default() {
+        CarrierName::Tcp if requests.fluid_interval.is_some() => {
+            let message = "only flows have rates that are computed: carrier = \"fluid\"";
+            return Err(chosen.bad("fluid_interval", message));
         }
-        if !image.bytes().is_multiple_of(u64::from(Shape::FRISBEE_CHUNK)) {
-            let message = "Frisbee's images consist of whole chunks of 1 MiB";
-            return Err(Problem::new(key("size"), message));
-        }
-        let mut client = ClientConfig::new(expand);
-        keys.apply(&mut client);
-        let mut pace = PaceConfig::default();
-        if let Some(burst) = keys.burst {
-            pace.burst = burst.0;
-        }
-        match (keys.rate, keys.gap) {
-            (Some(_), Some(_)) => {
-                return Err(self.bad("gap", "`rate` determines the gap: give one of the two"));
-            }
-            (Some(rate), None) => pace = pace.with_rate(rate.0, BLOCK_ON_LINK),
-            (None, Some(gap)) => pace.gap = gap.0,
-            (None, None) => {}
-        }
-        pace.dynamic = keys.dynamic.unwrap_or(false);
-        Ok(Scheme::Frisbee { client, pace })
+        CarrierName::Tcp => base.carrier.clone(),
+        CarrierName::Fluid => Carrier::Fluid,
+    };
+    let per_second = per_second.map_or(0, |rate| rate.0);
+    if per_second == 0 && peers.switch_queue.is_some() {
+        let message = "a switch has a queue only with `switch_requests_per_second` above 0";
+        return Err(chosen.bad("switch_queue", message));
     }
-
-    fn p2p(
-        &self,
-        base: P2pScheme,
-        peers: &Swp2pKeys,
-        requests: &RequestKeys,
-        fabric: &FabricConfig,
-        clients: usize,
-    ) -> Result<P2pScheme, Problem> {
-        let order = requests.order.unwrap_or_default();
-        if order != RequestOrder::Windows && requests.window.is_some() {
-            return Err(self.bad("window", "`window` has no meaning without order = \"windows\""));
-        }
-        let mut client = p2p::client::Config {
-            linger: peers.linger.map_or(Span::ZERO, |linger| linger.0),
-            ..p2p::client::Config::default()
-        };
-        requests.apply(&mut client);
-        let mut serve = client.serve;
-        if let Some(uploads) = requests.server_uploads {
-            serve.uploads = uploads.0;
-        }
-        if client.batch > client.outstanding {
-            let message = format!(
-                "a batch has at most as many chunks as are on request: `outstanding` is {}",
-                client.outstanding
-            );
-            return Err(self.bad("batch", message));
-        }
-        client.order = match (order, requests.window) {
-            (RequestOrder::Paper, _) => Order::Rotation,
-            (RequestOrder::Windows, Some(window)) => Order::Windows(window.0),
-            (RequestOrder::Windows, None) => client.order,
-            (RequestOrder::Random, _) => Order::Random,
-            (RequestOrder::InOrder, _) => Order::InOrder,
-        };
-        let hosts_per_rack = hosts_per_rack(fabric);
-        let mut directory = directory::Config { hosts_per_rack, ..directory::Config::default() };
-        peers.apply(&mut directory);
-        let assist = peers.assist.unwrap_or_default();
-        if peers.prefer_rack == Some(false) {
-            if assist == Assist::Switch && hosts_per_rack.is_some() {
-                let message = "a rack's switch knows the clients of its rack only, and prefers them: \
-                               `prefer_rack = false` needs assist = \"server\"";
-                return Err(self.bad("prefer_rack", message));
-            }
-            directory.hosts_per_rack = None;
-        }
-        let per_second = peers.switch_requests_per_second;
-        if assist == Assist::Server {
-            let given = [
-                ("switch_requests_per_second", per_second.is_some()),
-                ("switch_queue", peers.switch_queue.is_some()),
-            ];
-            if let Some((key, _)) = given.iter().find(|(_, is_given)| *is_given) {
-                let message = format!("`{key}`: with assist = \"server\" no switch takes part");
-                return Err(self.bad(key, message));
-            }
-        }
-        let carrier = match requests.carrier.unwrap_or_default() {
-            CarrierName::Tcp if requests.fluid_interval.is_some() => {
-                let message = "only flows have rates that are computed: carrier = \"fluid\"";
-                return Err(self.bad("fluid_interval", message));
-            }
-            CarrierName::Tcp => base.carrier.clone(),
-            CarrierName::Fluid => Carrier::Fluid,
-        };
-        let per_second = per_second.map_or(0, |rate| rate.0);
-        if per_second == 0 && peers.switch_queue.is_some() {
-            let message = "a switch has a queue only with `switch_requests_per_second` above 0";
-            return Err(self.bad("switch_queue", message));
-        }
-        Ok(P2pScheme {
-            redirects: match (self.name, assist) {
-                (Name::Unicast, _) => Redirects::Nobody,
-                (_, Assist::Switch) => Redirects::Switches {
-                    per_second,
-                    queue: peers.switch_queue.map_or(DEFAULT_QUEUE, |queue| queue.0),
-                },
-                (_, Assist::Server) => Redirects::Server,
+    Ok(P2pScheme {
+        redirects: match (chosen.name, assist) {
+            (Name::Unicast, _) => Redirects::Nobody,
+            (_, Assist::Switch) => Redirects::Switches {
+                per_second,
+                queue: peers.switch_queue.map_or(DEFAULT_QUEUE, |queue| queue.0),
             },
-            directory,
-            expected: if order == RequestOrder::Paper { clients as u32 } else { 0 },
-            client,
-            serve,
-            carrier,
-            fluid_interval: requests.fluid_interval.map_or(Span::ZERO, |interval| interval.0),
-            ..base
-        })
-    }
+            (_, Assist::Server) => Redirects::Server,
+        },
+        directory,
+        expected: if order == RequestOrder::Paper { clients as u32 } else { 0 },
+        client,
+        serve,
+        carrier,
+        fluid_interval: requests.fluid_interval.map_or(Span::ZERO, |interval| interval.0),
+        ..base
+    })
 }
 
 /// The packets that wait for a switch's processor: Linux's receive queue (`net.core.netdev_max_backlog`).

@@ -4,17 +4,17 @@ use rackweave_core::Span;
 use rackweave_rackless::cost::{Reconfiguration, Scope};
 use rackweave_rackless::fabric::Architecture;
 use rackweave_rackless::plan::{Algorithm, Options};
+use rackweave_scenario::de::{self, DeError};
+use rackweave_scenario::item::About;
+use rackweave_scenario::keys::{Choice as _, Chosen, keys, schemes};
+use rackweave_scenario::problem::Problem;
+use rackweave_scenario::tree::{Origin, Table};
+use rackweave_scenario::values::Unit;
 use rackweave_sim::config::{Circuits, Dark, Topology};
 use serde::{Deserialize, Serialize};
 
 use super::PlanConfig;
 use crate::error::nearest;
-use crate::item::About;
-use crate::scenario::de::{self, DeError};
-use crate::scenario::keys::{Choice as _, Chosen, keys, schemes};
-use crate::scenario::problem::Problem;
-use crate::scenario::tree::{Origin, Table};
-use crate::scenario::values::Unit;
 use crate::study::Ground;
 use crate::study::reduce::planned_fabric;
 

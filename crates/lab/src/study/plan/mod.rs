@@ -10,6 +10,8 @@ use rackweave_rackless::demand::DemandError;
 use rackweave_rackless::fabric::Fabric;
 use rackweave_rackless::instances::periods;
 use rackweave_rackless::plan::{Algorithm, EXACT_LIMIT, Options, plan};
+use rackweave_scenario::keys::Chosen;
+use rackweave_scenario::problem::Problem;
 use rackweave_sim::Control;
 use rackweave_sim::result::{End, MessageRecord, Outcome, RunResult};
 use serde::{Deserialize, Serialize};
@@ -17,8 +19,6 @@ use serde::{Deserialize, Serialize};
 use super::setting::computed;
 use super::{Configured, Done, Ground, Kind, Setting, StudyError, StudySummary};
 use crate::results::stats::percentile;
-use crate::scenario::keys::Chosen;
-use crate::scenario::problem::Problem;
 
 /// The parameters of a comparison.
 #[derive(Clone, Debug)]

@@ -3,15 +3,15 @@
 use rackweave_core::rng::mix;
 use rackweave_core::{Bytes, HostId, Rng, Span, Time};
 use rackweave_group::reduce::job::{self, Costs, Job, Map};
+use rackweave_scenario::keys::Chosen;
+use rackweave_scenario::problem::Problem;
+use rackweave_scenario::values::Unit;
 use rackweave_sim::config::{Fault, FaultKind, FaultPlace};
 use rackweave_wire::reduce::{MAX_WORKERS, Operator};
 use rackweave_workload::text::TextModel;
 use serde::{Deserialize, Serialize};
 
 use super::{ReduceConfig, scheme};
-use crate::scenario::keys::Chosen;
-use crate::scenario::problem::Problem;
-use crate::scenario::values::Unit;
 use crate::study::Ground;
 
 /// The keys of `[workload.reduce]`.
@@ -236,7 +236,7 @@ impl ReduceKeys {
             seed: mix(seed ^ 0x0072_6564_7563_6500),
         };
         let marks = self.marks.iter().map(|mark| mark.0).collect();
-        let resolved = scheme.resolve(common, jobs, fabric)?;
+        let resolved = scheme::resolve(scheme, common, jobs, fabric)?;
         Ok(ReduceConfig { marks, groups: self.groups.clone(), ..resolved })
     }
 

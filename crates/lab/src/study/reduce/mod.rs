@@ -17,6 +17,8 @@ mod turns;
 
 use rackweave_core::{HostId, Span};
 use rackweave_group::reduce::job::{self, Job};
+use rackweave_scenario::keys::Chosen;
+use rackweave_scenario::problem::Problem;
 use rackweave_transport::TransportConfig;
 
 pub(crate) use self::control::planned_fabric;
@@ -26,8 +28,6 @@ use super::{Configured, Done, Ground, Kind, Setting, StudyError, TerminalTable};
 use crate::explain::Volume;
 use crate::report::html::KindSection;
 use crate::results::PointResult;
-use crate::scenario::keys::Chosen;
-use crate::scenario::problem::Problem;
 use crate::tables::Sink;
 
 /// The parameters of a run with jobs.

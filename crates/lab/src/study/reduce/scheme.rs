@@ -4,18 +4,18 @@ use rackweave_core::{Destination, Span};
 use rackweave_group::reduce::job::{self, Job};
 use rackweave_group::reduce::master::{Aggregation, Epochs};
 use rackweave_group::reduce::source::Order;
+use rackweave_scenario::de::{self, DeError};
+use rackweave_scenario::item::About;
+use rackweave_scenario::keys::{Chosen, divide, keys, schemes};
+use rackweave_scenario::problem::Problem;
+use rackweave_scenario::transport::{self, TcpKeys};
+use rackweave_scenario::tree::{Origin, Table};
+use rackweave_scenario::values::{AboveZero, Whole};
 use rackweave_sim::Fabric;
 use rackweave_wire::reduce::Rule;
 use serde::Deserialize;
 
 use super::{Occasion, ReduceConfig, Switches};
-use crate::item::About;
-use crate::scenario::de::{self, DeError};
-use crate::scenario::keys::{Chosen, divide, keys, schemes};
-use crate::scenario::problem::Problem;
-use crate::scenario::transport::{self, TcpKeys};
-use crate::scenario::tree::{Origin, Table};
-use crate::scenario::values::{AboveZero, Whole};
 use crate::study::unknown_scheme;
 
 schemes! {
@@ -135,88 +135,77 @@ impl Keys {
 const DEFAULT_SLOTS: u32 = 65_536;
 const DEFAULT_WAYS: u8 = 8;
 
-impl Chosen<Name> {
-    /// Resolves the configuration, with defaults for missing keys.
-    pub(super) fn resolve(
-        &self,
-        mut job: job::Config,
-        jobs: Vec<Job>,
-        fabric: &Fabric,
-    ) -> Result<ReduceConfig, Problem> {
-        let Keys { switch: keys, upload, tcp } = &self.keys;
-        job.order = match upload.order {
-            None | Some(OrderName::Hash) => Order::Hash,
-            Some(OrderName::FirstSeen) => Order::FirstSeen,
-            Some(OrderName::HotFirst) => Order::HotFirst,
-        };
-        if let Some(packets) = upload.packets {
-            job.window = packets.0;
-        }
-        let carrier = tcp.tcp()?;
-        let is_planned = upload.schedule == Some(ScheduleName::Plan);
-        if !is_planned && upload.control_interval.is_some() {
-            let message = "without schedule = \"plan\" there is no control plane";
-            return Err(self.bad("control_interval", message));
-        }
-        if !is_planned && upload.plan_at.is_some() {
-            let message = "without schedule = \"plan\" there is no control plane";
-            return Err(self.bad("plan_at", message));
-        }
-        let occasion = match upload.plan_at {
-            None | Some(OccasionName::Phases) => Occasion::Phases,
-            Some(OccasionName::Uploads) => Occasion::Uploads,
-        };
-        let interval = upload.control_interval.map_or(Span::from_ms(1), |interval| interval.0);
-        let control = is_planned.then_some(interval);
-        job.hold = is_planned;
-        if self.name == Name::Master {
-            let (marks, groups) = (Vec::new(), Vec::new());
-            let switches = None;
-            return Ok(ReduceConfig {
-                jobs,
-                job,
-                carrier,
-                switches,
-                control,
-                occasion,
-                marks,
-                groups,
-            });
-        }
-        let number = keys.at.map_or(0, |at| at.0);
-        let switches = fabric.switches();
-        if number >= switches {
-            let message = format!("there is no switch {number}: the fabric has {switches}");
-            return Err(self.bad("at", message));
-        }
-        let slots = keys.slots.map_or(DEFAULT_SLOTS, |slots| slots.0);
-        let ways = keys.ways.map_or(DEFAULT_WAYS, |ways| ways.0);
-        let rule = keys.rule.unwrap_or(RuleName::Exact);
-        if keys.load.is_some() && keys.epochs.is_some() {
-            return Err(
-                self.bad("load", "`epochs` is their number, and `load` computes it: one of both")
-            );
-        }
-        let mut wanted = Aggregation::new(Destination::Switch(number).address(), slots);
-        if let Some(copies) = keys.copies {
-            wanted.copies = copies.0;
-        }
-        if let Some(load) = keys.load {
-            wanted.epochs = Epochs::Load(load.0);
-        }
-        if let Some(epochs) = keys.epochs {
-            wanted.epochs = Epochs::Fixed(epochs.0);
-        }
-        if rule == RuleName::Counter {
-            if keys.load.is_some() || keys.epochs.is_some() || keys.copies.is_some() {
-                let message = "the published rule has neither epochs nor copies of its registers";
-                return Err(self.bad("rule", message));
-            }
-            (wanted.rule, wanted.copies, wanted.epochs) = (Rule::Counter, 1, Epochs::Fixed(1));
-        }
-        job.aggregation = Some(wanted);
-        let switches = Some(Switches { number, slots, ways });
-        let (marks, groups) = (Vec::new(), Vec::new());
-        Ok(ReduceConfig { jobs, job, carrier, switches, control, occasion, marks, groups })
+/// Resolves the configuration, with defaults for missing keys.
+pub(super) fn resolve(
+    chosen: &Chosen<Name>,
+    mut job: job::Config,
+    jobs: Vec<Job>,
+    fabric: &Fabric,
+) -> Result<ReduceConfig, Problem> {
+    let Keys { switch: keys, upload, tcp } = &chosen.keys;
+    job.order = match upload.order {
+        None | Some(OrderName::Hash) => Order::Hash,
+        Some(OrderName::FirstSeen) => Order::FirstSeen,
+        Some(OrderName::HotFirst) => Order::HotFirst,
+    };
+    if let Some(packets) = upload.packets {
+        job.window = packets.0;
     }
+    let carrier = tcp.tcp()?;
+    let is_planned = upload.schedule == Some(ScheduleName::Plan);
+    if !is_planned && upload.control_interval.is_some() {
+        let message = "without schedule = \"plan\" there is no control plane";
+        return Err(chosen.bad("control_interval", message));
+    }
+    if !is_planned && upload.plan_at.is_some() {
+        let message = "without schedule = \"plan\" there is no control plane";
+        return Err(chosen.bad("plan_at", message));
+    }
+    let occasion = match upload.plan_at {
+        None | Some(OccasionName::Phases) => Occasion::Phases,
+        Some(OccasionName::Uploads) => Occasion::Uploads,
+    };
+    let interval = upload.control_interval.map_or(Span::from_ms(1), |interval| interval.0);
+    let control = is_planned.then_some(interval);
+    job.hold = is_planned;
+    if chosen.name == Name::Master {
+        let (marks, groups) = (Vec::new(), Vec::new());
+        let switches = None;
+        return Ok(ReduceConfig { jobs, job, carrier, switches, control, occasion, marks, groups });
+    }
+    let number = keys.at.map_or(0, |at| at.0);
+    let switches = fabric.switches();
+    if number >= switches {
+        let message = format!("there is no switch {number}: the fabric has {switches}");
+        return Err(chosen.bad("at", message));
+    }
+    let slots = keys.slots.map_or(DEFAULT_SLOTS, |slots| slots.0);
+    let ways = keys.ways.map_or(DEFAULT_WAYS, |ways| ways.0);
+    let rule = keys.rule.unwrap_or(RuleName::Exact);
+    if keys.load.is_some() && keys.epochs.is_some() {
+        return Err(
+            chosen.bad("load", "`epochs` is their number, and `load` computes it: one of both")
+        );
+    }
+    let mut wanted = Aggregation::new(Destination::Switch(number).address(), slots);
+    if let Some(copies) = keys.copies {
+        wanted.copies = copies.0;
+    }
+    if let Some(load) = keys.load {
+        wanted.epochs = Epochs::Load(load.0);
+    }
+    if let Some(epochs) = keys.epochs {
+        wanted.epochs = Epochs::Fixed(epochs.0);
+    }
+    if rule == RuleName::Counter {
+        if keys.load.is_some() || keys.epochs.is_some() || keys.copies.is_some() {
+            let message = "the published rule has neither epochs nor copies of its registers";
+            return Err(chosen.bad("rule", message));
+        }
+        (wanted.rule, wanted.copies, wanted.epochs) = (Rule::Counter, 1, Epochs::Fixed(1));
+    }
+    job.aggregation = Some(wanted);
+    let switches = Some(Switches { number, slots, ways });
+    let (marks, groups) = (Vec::new(), Vec::new());
+    Ok(ReduceConfig { jobs, job, carrier, switches, control, occasion, marks, groups })
 }

@@ -17,9 +17,10 @@ pub(crate) const MAX_HOSTS: u64 = 1_000_000;
 /// The largest number of ports of a switch (the range of [`rackweave_core::Port`]).
 const MAX_PORTS: u64 = 65_536;
 
+/// The table `[fabric]`.
 #[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
-pub(crate) struct Fabric {
+pub struct Fabric {
     /// `"single-switch"`, `"dumbbell"`, `"leaf-spine"`, `"fat-tree"`, or a pod: `"racks"`,
     /// `"rackless"`, `"tor-circuits"`. Required.
     pub(crate) topology: TopologyName,
@@ -110,15 +111,23 @@ pub(crate) struct Fabric {
     pub(super) moves: Vec<MoveSpec>,
 }
 
+/// The values of `topology`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(rename_all = "kebab-case")]
-pub(crate) enum TopologyName {
+pub enum TopologyName {
+    /// All hosts on one switch.
     SingleSwitch,
+    /// Two switches and a link between them.
     Dumbbell,
+    /// Leaves, each with a link to every spine.
     LeafSpine,
+    /// Three stages of switches with `k` ports.
     FatTree,
+    /// ToRs below a core switch.
     Racks,
+    /// An optical circuit switch between servers and ToRs.
     Rackless,
+    /// An optical circuit switch above the ToRs of fixed racks.
     TorCircuits,
 }
 
@@ -290,7 +299,7 @@ const fn default_host_delay() -> Unit<Span> {
 
 impl Fabric {
     /// Checks the keys against each other and derives the configuration.
-    pub(crate) fn resolve(&self, swept: &SweptKeys) -> Result<FabricConfig, Problem> {
+    pub fn resolve(&self, swept: &SweptKeys) -> Result<FabricConfig, Problem> {
         if !swept.contains("fabric.topology") {
             self.refuse_foreign_keys()?;
         }
@@ -303,7 +312,7 @@ impl Fabric {
     }
 
     /// Time that a host's processor takes for each packet that it receives.
-    pub(crate) fn receive_cost(&self) -> Span {
+    pub fn receive_cost(&self) -> Span {
         self.host_receive_cost.map_or(Span::ZERO, |cost| cost.0)
     }
 

@@ -10,16 +10,15 @@ use serde::de::{Deserialize, Deserializer, Error, Visitor};
 use serde::ser::{Serialize, Serializer};
 
 /// The bytes on the link of a full packet, the unit of values such as "65 packets".
-pub(crate) const FULL_PACKET: u64 = frame::wire_bytes(frame::MTU) as u64;
+pub const FULL_PACKET: u64 = frame::wire_bytes(frame::MTU) as u64;
 
 /// A quantity with a unit, written as a string: "10 Gbps", "86 KB", "250 ns".
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) struct Unit<T>(pub(crate) T);
+pub struct Unit<T>(pub T);
 
 /// The operations to read a quantity, and to write it without loss.
-pub(crate) trait Quantity:
-    Copy + PartialEq + Display + FromStr<Err = ParseUnitError>
-{
+pub trait Quantity: Copy + PartialEq + Display + FromStr<Err = ParseUnitError> {
+    /// What its text must be, in words.
     const EXPECTED: &'static str;
     /// Returns the quantity in its smallest unit, for values that [`Display`] would round.
     fn exact(self) -> String;
@@ -45,7 +44,7 @@ impl Quantity for Span {
 }
 
 /// Returns the quantity as people write it, if that loses nothing.
-pub(crate) fn write_exactly<T: Quantity>(value: T) -> String {
+pub fn write_exactly<T: Quantity>(value: T) -> String {
     let text = value.to_string();
     if text.parse() == Ok(value) { text } else { value.exact() }
 }
@@ -82,7 +81,7 @@ impl<T> From<AboveZero<T>> for Option<T> {
 
 /// A quantity above 0, with its unit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct AboveZero<T>(pub(crate) T);
+pub struct AboveZero<T>(pub T);
 
 impl<'de, T: Quantity + Default> Deserialize<'de> for AboveZero<T> {
     fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
@@ -101,7 +100,7 @@ impl From<AboveZero<Self>> for Span {
 
 /// A size that fits 32 bits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Size32(pub(crate) u32);
+pub struct Size32(pub u32);
 
 impl<'de> Deserialize<'de> for Size32 {
     fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
@@ -119,12 +118,12 @@ impl From<Size32> for u32 {
 
 /// A whole number from `MIN` to `MAX`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Whole<const MIN: u32, const MAX: u32, T>(pub(crate) T);
+pub struct Whole<const MIN: u32, const MAX: u32, T>(pub T);
 
 /// A whole number of at least `MIN`.
-pub(crate) type AtLeast<const MIN: u32, T = u32> = Whole<MIN, { u32::MAX }, T>;
+pub type AtLeast<const MIN: u32, T = u32> = Whole<MIN, { u32::MAX }, T>;
 /// A whole number of at most `MAX`.
-pub(crate) type AtMost<const MAX: u32, T = u32> = Whole<0, MAX, T>;
+pub type AtMost<const MAX: u32, T = u32> = Whole<0, MAX, T>;
 
 impl<'de, const MIN: u32, const MAX: u32, T: TryFrom<u64>> Deserialize<'de> for Whole<MIN, MAX, T> {
     fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
@@ -185,11 +184,11 @@ impl<const MIN: u32, const MAX: u32, T> From<Whole<MIN, MAX, T>> for Option<T> {
 }
 
 /// A priority in a packet, from 0 (lowest) to 7.
-pub(crate) type Priority = AtMost<7, u8>;
+pub type Priority = AtMost<7, u8>;
 
 /// A number from 0 to `MAX`, in thousandths.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Thousandths<const MAX: u32>(u32);
+pub struct Thousandths<const MAX: u32>(u32);
 
 impl<'de, const MAX: u32> Deserialize<'de> for Thousandths<MAX> {
     fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
@@ -241,7 +240,7 @@ impl<T: Quantity> Serialize for Unit<T> {
 
 /// A number of bytes or of full packets, or a word for "no limit".
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Limit(pub(crate) Option<u64>);
+pub struct Limit(pub Option<u64>);
 
 fn read_limit(text: &str) -> Result<Limit, String> {
     let trimmed = text.trim();
@@ -289,7 +288,7 @@ impl Serialize for Limit {
 
 /// A share, above 0 and at most 1.
 #[derive(Clone, Copy, Debug, PartialEq, PartialOrd)]
-pub(crate) struct Share(pub(crate) f64);
+pub struct Share(pub f64);
 
 impl<'de> Deserialize<'de> for Share {
     fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
@@ -325,7 +324,7 @@ impl Serialize for Share {
 
 /// A whole number of at least 1, or "unlimited".
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Count(pub(crate) Option<u64>);
+pub struct Count(pub Option<u64>);
 
 impl<'de> Deserialize<'de> for Count {
     fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {

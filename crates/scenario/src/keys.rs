@@ -12,11 +12,12 @@ use crate::item::About;
 /// Declares the optional keys of a table: `key: Type`, or `key: Type => field` for a key that overrides that field of a
 /// configuration. The type reads and checks the value. The doc comment of a key is its row in docs/reference/scenario.md, and
 /// ends with its default (crates/docs/src/keys.rs).
+#[macro_export]
 macro_rules! keys {
     ($(#[$meta:meta])* struct $Keys:ident for $Config:ty {
         $($(#[$doc:meta])* $key:ident: $Type:ty $(=> $($field:ident).+)?,)*
     }) => {
-        keys! { $(#[$meta])* struct $Keys { $($(#[$doc])* $key: $Type,)* } }
+        $crate::keys! { $(#[$meta])* struct $Keys { $($(#[$doc])* $key: $Type,)* } }
 
         impl $Keys {
             /// Overrides the fields whose keys are given.
@@ -33,22 +34,23 @@ macro_rules! keys {
         $(#[$meta])*
         #[derive(Clone, Debug, Default, PartialEq, serde::Deserialize)]
         #[serde(deny_unknown_fields, default)]
-        pub(crate) struct $Keys {
+        pub struct $Keys {
             $($(#[$doc])* $key: Option<$Type>,)*
         }
 
         impl $Keys {
             /// The names of the keys, in the order of their declaration.
-            pub(crate) const NAMES: &'static [&'static str] = &[$(stringify!($key)),*];
+            pub const NAMES: &'static [&'static str] = &[$(stringify!($key)),*];
         }
     };
 }
-pub(crate) use keys;
+pub use keys;
 
 /// The set of names from which a table chooses by its key `name`.
-pub(crate) trait Choice: Copy + PartialEq + Sized + 'static {
+pub trait Choice: Copy + PartialEq + Sized + 'static {
     /// The checked keys of a choice.
     type Keys;
+    /// All choices.
     const ALL: &'static [Self];
     /// The keys that are valid for all choices.
     const COMMON: &'static [&'static str];
@@ -56,6 +58,7 @@ pub(crate) trait Choice: Copy + PartialEq + Sized + 'static {
     /// The name, and the text that `rackweave list` prints about it.
     fn about(self) -> &'static About;
 
+    /// Its name in scenarios.
     fn as_str(self) -> &'static str {
         self.about().name
     }
@@ -63,15 +66,18 @@ pub(crate) trait Choice: Copy + PartialEq + Sized + 'static {
     /// Returns the keys of this choice, without the common ones.
     fn keys(self) -> Vec<&'static str>;
 
+    /// Reads the keys of this choice from a table without the common ones.
     fn read_keys(self, table: &Table, origin: Origin) -> Result<Self::Keys, DeError>;
 
     /// Returns the error for a name that is not in [`Choice::ALL`].
     fn unknown(text: &str) -> DeError;
 
+    /// Returns the choice with this name.
     fn named(name: &str) -> Option<Self> {
         Self::ALL.iter().copied().find(|choice| choice.as_str() == name)
     }
 
+    /// The names of all choices.
     fn names() -> Vec<&'static str> {
         Self::ALL.iter().map(|choice| choice.as_str()).collect()
     }
@@ -79,6 +85,7 @@ pub(crate) trait Choice: Copy + PartialEq + Sized + 'static {
 
 /// Makes the names of the schemes of a kind of workload from one list: for each, the groups of its keys and the text of `rackweave list`.
 /// `Keys::read` reads them, and the last item is the error for another name.
+#[macro_export]
 macro_rules! schemes {
     ($(#[$meta:meta])* enum Name { $($Name:ident: [$($Keys:ident),+] = $about:expr;)+ } unknown: $unknown:expr) => {
         $(#[$meta])*
@@ -87,7 +94,7 @@ macro_rules! schemes {
             $($Name,)+
         }
 
-        impl $crate::scenario::keys::Choice for Name {
+        impl $crate::keys::Choice for Name {
             type Keys = Keys;
             const ALL: &'static [Self] = &[$(Self::$Name,)+];
             const COMMON: &'static [&'static str] = &["name", "label"];
@@ -106,22 +113,22 @@ macro_rules! schemes {
 
             fn read_keys(
                 self,
-                table: &$crate::scenario::tree::Table,
-                origin: $crate::scenario::tree::Origin,
-            ) -> Result<Keys, $crate::scenario::de::DeError> {
+                table: &$crate::tree::Table,
+                origin: $crate::tree::Origin,
+            ) -> Result<Keys, $crate::de::DeError> {
                 Keys::read(self, table, origin)
             }
 
-            fn unknown(text: &str) -> $crate::scenario::de::DeError {
+            fn unknown(text: &str) -> $crate::de::DeError {
                 $unknown(text)
             }
         }
     };
 }
-pub(crate) use schemes;
+pub use schemes;
 
 /// Divides a table among groups of keys, each of which is read by itself.
-pub(crate) fn divide<const N: usize>(
+pub fn divide<const N: usize>(
     table: &Table,
     groups: [&[&'static str]; N],
 ) -> Result<[Table; N], DeError> {
@@ -139,34 +146,36 @@ pub(crate) fn divide<const N: usize>(
 const SCHEME_PATH: &str = "transport";
 
 /// The scheme that a scenario chooses, with its keys.
-pub(crate) struct Chosen<C: Choice> {
-    pub(crate) name: C,
+pub struct Chosen<C: Choice> {
+    /// The choice.
+    pub name: C,
     /// Its name in results, if the scenario gives it one.
-    pub(crate) label: Option<String>,
-    pub(crate) keys: C::Keys,
+    pub label: Option<String>,
+    /// Its keys.
+    pub keys: C::Keys,
 }
 
 impl<C: Choice> Chosen<C> {
     /// Reads `[transport]`.
-    pub(crate) fn read(node: &Node, swept: &SweptKeys) -> Result<Self, DeError> {
+    pub fn read(node: &Node, swept: &SweptKeys) -> Result<Self, DeError> {
         let (name, keys, table) = read::<C>(node, SCHEME_PATH, swept)?;
         Ok(Self { name, label: read_label(table)?, keys })
     }
 
     /// Returns the scheme's name in results.
-    pub(crate) fn label(&self) -> String {
+    pub fn label(&self) -> String {
         self.label.clone().unwrap_or_else(|| self.name.as_str().to_owned())
     }
 
     /// Returns an error about the value of a key.
-    pub(crate) fn bad(&self, key: &str, message: impl Into<String>) -> Problem {
+    pub fn bad(&self, key: &str, message: impl Into<String>) -> Problem {
         Place { path: SCHEME_PATH, name: self.name.as_str() }.bad(key, message)
     }
 }
 
 /// Reads the table at `path`. Its keys belong to the chosen name. Subtables named after a choice hold keys that apply
 /// only if that name is chosen, so that a sweep can vary the name.
-pub(crate) fn read<'a, C: Choice>(
+pub fn read<'a, C: Choice>(
     node: &'a Node,
     path: &str,
     swept: &SweptKeys,
@@ -241,7 +250,7 @@ fn read_name<C: Choice>(node: &Node, table: &Table) -> Result<C, DeError> {
 const MAX_LABEL_CHARS: usize = 64;
 
 /// Reads the key `label`, which names the choice in results.
-pub(crate) fn read_label(table: &Table) -> Result<Option<String>, DeError> {
+pub fn read_label(table: &Table) -> Result<Option<String>, DeError> {
     let Some(entry) = table.get("label") else { return Ok(None) };
     let wrong = |message: String| DeError::new(message, "no label").at(entry.node.origin);
     let Some(text) = entry.node.as_str() else {
@@ -256,21 +265,23 @@ pub(crate) fn read_label(table: &Table) -> Result<Option<String>, DeError> {
 
 /// The position and the choice of a table, for messages about its keys.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Place<'a> {
-    pub(crate) path: &'a str,
-    pub(crate) name: &'static str,
+pub struct Place<'a> {
+    /// The path of the table.
+    pub path: &'a str,
+    /// The name of the choice.
+    pub name: &'static str,
 }
 
 impl Place<'_> {
     /// Returns an error about an invalid value, which is in the subtable of the choice or else in the table itself.
-    pub(crate) fn bad(self, key: &str, message: impl Into<String>) -> Problem {
+    pub fn bad(self, key: &str, message: impl Into<String>) -> Problem {
         Problem::new(format!("{}.{}.{key}", self.path, self.name), message)
             .or_at(format!("{}.{key}", self.path))
     }
 
     /// Returns an error for what a transport reports about its configuration: at the key, if that is a value which must be above 0;
     /// otherwise no key alone is wrong.
-    pub(super) fn invalid(self, error: &InvalidConfig) -> Problem {
+    pub fn invalid(self, error: &InvalidConfig) -> Problem {
         match error {
             InvalidConfig::Zero(key) => self.bad(key, format!("`{key}` must be above 0")),
             other => self.bad("name", other.to_string()),
@@ -278,7 +289,7 @@ impl Place<'_> {
     }
 
     /// Returns an error if the workload has messages that are too long for the transport.
-    pub(crate) fn refuse_longer_messages(
+    pub fn refuse_longer_messages(
         self,
         workload: &WorkloadConfig,
         max: u32,
@@ -317,7 +328,7 @@ impl Place<'_> {
 }
 
 /// Returns whether messages are spans of streams, whose length is not limited.
-pub(crate) fn is_on_streams(workload: &WorkloadConfig) -> bool {
+pub fn is_on_streams(workload: &WorkloadConfig) -> bool {
     workload.streaming.is_some_and(|streaming| streaming.mode == StreamMode::OneId)
 }
 

@@ -159,21 +159,27 @@ impl SwiftKeys {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::scenario::Scenario;
+    use crate::START;
+    use crate::de::from_table;
+    use crate::problem::SweptKeys;
+    use crate::tree::parse_document;
+
+    fn fabric(keys: &str) -> Fabric {
+        let table = parse_document(keys, 0).ok().unwrap();
+        let keys: crate::fabric::Fabric = from_table(&table, START).unwrap();
+        Fabric::new(&keys.resolve(&SweptKeys::new()).unwrap()).unwrap()
+    }
 
     #[test]
     fn distances_are_those_of_the_fabric() {
-        let fabric = |name, set: &[&str]| {
-            let set: Vec<_> = set.iter().map(|text| (*text).to_owned()).collect();
-            Scenario::load(name, &set, None).unwrap().points[0].fabric.clone()
-        };
         let far = |hops| Distance { hosts: u32::MAX, hops };
         let rack = |hosts, hops| Distance { hosts, hops };
+        let leaves = "topology = 'leaf-spine'\nleaves = 26\nhosts_per_leaf = 40\nspines = 10\ncore_link = '40 Gbps'";
         // A fat-tree of k = 8: racks of 4 hosts, pods of 16.
         assert_eq!(
-            distances(&fabric("compare-permutation", &[])),
+            distances(&fabric("topology = 'fat-tree'\nk = 8")),
             [rack(4, 1), rack(16, 3), far(5)]
         );
-        assert_eq!(distances(&fabric("compare-incast", &[])), [rack(40, 1), far(3)]);
+        assert_eq!(distances(&fabric(leaves)), [rack(40, 1), far(3)]);
     }
 }

@@ -6,61 +6,79 @@ use toml::de::{DeTable, DeValue};
 
 /// Where a key or value was written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Origin {
+pub struct Origin {
     /// 0: the scenario file; n: the n-th `--set`; see [`super::source::Sources`].
-    pub(crate) source: usize,
-    pub(crate) start: usize,
-    pub(crate) end: usize,
+    pub source: usize,
+    /// The first byte.
+    pub start: usize,
+    /// The byte behind the last.
+    pub end: usize,
 }
 
 impl Origin {
-    pub(crate) fn new(source: usize, span: Range<usize>) -> Self {
+    /// Returns the place of these bytes of a text.
+    pub fn new(source: usize, span: Range<usize>) -> Self {
         Self { source, start: span.start, end: span.end }
     }
 }
 
 /// A value and where it was written.
 #[derive(Clone, Debug)]
-pub(crate) struct Node {
-    pub(crate) value: Value,
-    pub(crate) origin: Origin,
+pub struct Node {
+    /// The value.
+    pub value: Value,
+    /// Where it is.
+    pub origin: Origin,
 }
 
+/// A value of TOML.
 #[derive(Clone, Debug)]
-pub(crate) enum Value {
+pub enum Value {
+    /// A string.
     String(String),
+    /// A whole number.
     Integer(i64),
+    /// A number.
     Float(f64),
+    /// `true` or `false`.
     Boolean(bool),
     /// TOML has them, scenarios don't: kept only to say so.
     Datetime(String),
+    /// A list.
     Array(Vec<Node>),
+    /// A table.
     Table(Table),
 }
 
 /// Entries in the order in which they were written.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Table(pub(crate) Vec<Entry>);
+pub struct Table(pub Vec<Entry>);
 
+/// A key of a table, with its value.
 #[derive(Clone, Debug)]
-pub(crate) struct Entry {
-    pub(crate) key: String,
-    pub(crate) key_origin: Origin,
-    pub(crate) node: Node,
+pub struct Entry {
+    /// The key.
+    pub key: String,
+    /// Where the key is.
+    pub key_origin: Origin,
+    /// Its value.
+    pub node: Node,
 }
 
 impl Table {
-    pub(crate) fn get(&self, key: &str) -> Option<&Entry> {
+    /// Returns the entry of a key.
+    pub fn get(&self, key: &str) -> Option<&Entry> {
         self.0.iter().find(|entry| entry.key == key)
     }
 
-    pub(crate) fn remove(&mut self, key: &str) -> Option<Entry> {
+    /// Removes a key, and returns its entry.
+    pub fn remove(&mut self, key: &str) -> Option<Entry> {
         let index = self.0.iter().position(|entry| entry.key == key)?;
         Some(self.0.remove(index))
     }
 
     /// Replaces the entry of this key, or adds it.
-    pub(crate) fn insert(&mut self, entry: Entry) {
+    pub fn insert(&mut self, entry: Entry) {
         match self.0.iter_mut().find(|other| other.key == entry.key) {
             Some(other) => *other = entry,
             None => self.0.push(entry),
@@ -68,7 +86,7 @@ impl Table {
     }
 
     /// The value at a dotted path; a number is an index into an array.
-    pub(crate) fn find(&self, path: &str) -> Option<&Node> {
+    pub fn find(&self, path: &str) -> Option<&Node> {
         match path.split_once('.') {
             None => self.get(path).map(|entry| &entry.node),
             Some((head, rest)) => self.get(head)?.node.find(rest),
@@ -76,18 +94,13 @@ impl Table {
     }
 
     /// The value at a dotted path, or at as much of the path as there is.
-    pub(crate) fn find_nearest(&self, path: &str) -> Option<&Node> {
+    pub fn find_nearest(&self, path: &str) -> Option<&Node> {
         let parent = || path.rsplit_once('.').and_then(|(parent, _)| self.find_nearest(parent));
         self.find(path).or_else(parent)
     }
 
     /// Sets the value at a path, making tables on the way.
-    pub(crate) fn set(
-        &mut self,
-        path: &[&str],
-        key_origin: Origin,
-        node: Node,
-    ) -> Result<(), NoTable> {
+    pub fn set(&mut self, path: &[&str], key_origin: Origin, node: Node) -> Result<(), NoTable> {
         let [head, rest @ ..] = path else { return Err(NoTable { at: String::new() }) };
         if rest.is_empty() {
             self.insert(Entry { key: (*head).to_owned(), key_origin, node });
@@ -107,18 +120,19 @@ impl Table {
 
 /// A path that goes on below something that has no keys.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct NoTable {
+pub struct NoTable {
     /// What it is.
-    pub(crate) at: String,
+    pub at: String,
 }
 
 impl Node {
-    pub(crate) fn as_str(&self) -> Option<&str> {
+    /// Returns the text, if it is a string.
+    pub fn as_str(&self) -> Option<&str> {
         if let Value::String(text) = &self.value { Some(text) } else { None }
     }
 
     /// What it is, in words.
-    pub(crate) fn describe(&self) -> String {
+    pub fn describe(&self) -> String {
         match &self.value {
             Value::String(text) => format!("the string {text:?}"),
             Value::Integer(n) => n.to_string(),
@@ -162,7 +176,7 @@ impl Node {
     }
 
     /// The same value without its places.
-    pub(crate) fn to_toml(&self) -> toml::Value {
+    pub fn to_toml(&self) -> toml::Value {
         match &self.value {
             Value::String(text) | Value::Datetime(text) => toml::Value::String(text.clone()),
             Value::Integer(n) => toml::Value::Integer(*n),
@@ -174,7 +188,7 @@ impl Node {
     }
 
     /// The same value as JSON, for results.
-    pub(crate) fn to_json(&self) -> serde_json::Value {
+    pub fn to_json(&self) -> serde_json::Value {
         match &self.value {
             Value::String(text) | Value::Datetime(text) => text.clone().into(),
             Value::Integer(n) => (*n).into(),
@@ -189,15 +203,18 @@ impl Node {
 }
 
 impl Table {
-    pub(crate) fn to_toml(&self) -> toml::Table {
+    /// Returns the table without places.
+    pub fn to_toml(&self) -> toml::Table {
         self.0.iter().map(|entry| (entry.key.clone(), entry.node.to_toml())).collect()
     }
 }
 
 /// Why a text is not TOML.
-pub(crate) struct NotToml {
-    pub(crate) message: String,
-    pub(crate) span: Range<usize>,
+pub struct NotToml {
+    /// What is wrong, in the words of the parser.
+    pub message: String,
+    /// The bytes that are wrong.
+    pub span: Range<usize>,
 }
 
 impl From<toml::de::Error> for NotToml {
@@ -207,13 +224,13 @@ impl From<toml::de::Error> for NotToml {
 }
 
 /// Reads a document.
-pub(crate) fn parse_document(text: &str, source: usize) -> Result<Table, NotToml> {
+pub fn parse_document(text: &str, source: usize) -> Result<Table, NotToml> {
     let document = DeTable::parse(text)?;
     table(document.get_ref(), source, 0)
 }
 
 /// Reads one value, which begins `shift` bytes into its source.
-pub(crate) fn parse_value(text: &str, source: usize, shift: usize) -> Result<Node, NotToml> {
+pub fn parse_value(text: &str, source: usize, shift: usize) -> Result<Node, NotToml> {
     let value = DeValue::parse(text)?;
     node(value.get_ref(), value.span(), source, shift)
 }

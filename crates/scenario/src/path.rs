@@ -17,7 +17,7 @@ const FULL: Framing =
 
 impl Path {
     /// Returns the path between the first two hosts, which are in the same rack.
-    pub(crate) fn shortest(fabric: &Fabric) -> Self {
+    pub fn shortest(fabric: &Fabric) -> Self {
         let near = HostId(1.min(fabric.hosts() - 1));
         Self {
             base_rtt: fabric.base_rtt_between(HostId(0), near, FULL, frame::wire_bytes(0)),
@@ -44,28 +44,38 @@ impl Path {
     }
 
     /// Returns the number of bytes that the host's link carries in that time: the bandwidth-delay product.
-    pub(crate) fn base_rtt_bytes(self) -> u32 {
+    pub fn base_rtt_bytes(self) -> u32 {
         u32::try_from(self.host_link.bytes_in(self.base_rtt)).unwrap_or(u32::MAX)
     }
 
     /// Returns the number of links on the path in one direction.
-    pub(crate) const fn hops(self) -> u64 {
+    pub const fn hops(self) -> u64 {
         self.links
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use crate::scenario::Scenario;
-
     use super::*;
+    use crate::START;
+    use crate::de::from_table;
+    use crate::problem::SweptKeys;
+    use crate::tree::parse_document;
+
+    fn fabric(keys: &str) -> Fabric {
+        let table = parse_document(keys, 0).ok().unwrap();
+        let keys: crate::fabric::Fabric = from_table(&table, START).unwrap();
+        Fabric::new(&keys.resolve(&SweptKeys::new()).unwrap()).unwrap()
+    }
 
     #[test]
     fn the_fabric_of_the_homa_paper_has_its_round_trip() {
         // SIGCOMM'18, section 5.2: the round trip is 7.8 us, so that RTTbytes is about 9.7 KB.
-        let scenario =
-            Scenario::load("homa-sigcomm18", &["workload.load=0.8".to_owned()], None).unwrap();
-        let path = Path::longest(&scenario.points[0].fabric);
+        let path = Path::longest(&fabric(
+            "topology = 'leaf-spine'\nleaves = 9\nhosts_per_leaf = 16\nspines = 4\nhost_link = '10 Gbps'\n\
+             core_link = '40 Gbps'\nhost_link_delay = '0 ns'\ncore_link_delay = '0 ns'\n\
+             host_send_delay = '1 us'\nhost_receive_delay = '500 ns'\nswitch.latency = '250 ns'",
+        ));
         assert!((7.6..7.9).contains(&path.base_rtt().as_us_f64()), "{}", path.base_rtt());
         assert!((9_500..9_800).contains(&path.base_rtt_bytes()));
         assert_eq!(path.hops(), 4);

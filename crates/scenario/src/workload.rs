@@ -13,14 +13,15 @@ use serde::de::Error;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use super::application::{ApplicationKeys, Response, StreamName};
+use super::file::read_at_most;
 use super::problem::Problem;
-use super::text::read_at_most;
 use super::values::{Share, Unit};
 use crate::error::nearest;
 
+/// The table `[workload]` of messages.
 #[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
-pub(crate) struct Workload {
+pub struct Workload {
     /// `"poisson"`, `"closed-loop"`, `"periodic"`, `"incast"`, `"permutation"`, `"all-to-all"` or
     /// `"trace"`. Required.
     arrivals: Arrivals,
@@ -280,15 +281,18 @@ impl Serialize for Hosts {
 }
 
 /// The context that determines the meaning of a workload.
-pub(crate) struct Context<'a> {
-    pub(crate) folder: &'a Path,
-    pub(crate) hosts: u64,
-    pub(crate) host_link: Rate,
+pub struct Context<'a> {
+    /// The directory of the files that the workload names.
+    pub folder: &'a Path,
+    /// The hosts of the fabric.
+    pub hosts: u64,
+    /// The rate of their links.
+    pub host_link: Rate,
 }
 
 impl Workload {
     /// Returns whether the workload goes on until it is stopped.
-    pub(crate) const fn is_endless(&self) -> bool {
+    pub const fn is_endless(&self) -> bool {
         matches!(self.arrivals, Arrivals::Poisson | Arrivals::ClosedLoop | Arrivals::Periodic)
             || self.is_recurring()
     }
@@ -299,11 +303,7 @@ impl Workload {
     }
 
     /// Checks the keys against each other, and that the workload can be run.
-    pub(crate) fn resolve(
-        &self,
-        path: &str,
-        context: &Context<'_>,
-    ) -> Result<WorkloadConfig, Problem> {
+    pub fn resolve(&self, path: &str, context: &Context<'_>) -> Result<WorkloadConfig, Problem> {
         let place = Place(path);
         self.refuse_foreign_keys(place)?;
         let config = WorkloadConfig {
@@ -597,7 +597,7 @@ impl Workload {
     }
 
     /// Makes paths absolute, because a resolved scenario is in another directory than the files that it names.
-    pub(crate) fn make_paths_absolute(&mut self, folder: &Path) {
+    pub fn make_paths_absolute(&mut self, folder: &Path) {
         let absolute = |path: &Path| {
             let joined = folder.join(path);
             std::path::absolute(&joined).unwrap_or(joined)
@@ -614,7 +614,7 @@ impl Workload {
 }
 
 /// Refuses a ramp that lasts into the measured time: its messages would be measured at a lower load.
-pub(crate) fn check_ramp(workload: &WorkloadConfig, warmup: Span) -> Result<(), Problem> {
+pub fn check_ramp(workload: &WorkloadConfig, warmup: Span) -> Result<(), Problem> {
     match workload.pattern {
         Pattern::ClosedLoop { ramp, .. }
             if ramp > Span::ZERO && workload.start.saturating_add(ramp) > warmup =>

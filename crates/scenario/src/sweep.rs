@@ -9,25 +9,29 @@ const MAX_POINTS: usize = 10_000;
 
 /// One dimension of a sweep.
 #[derive(Clone, Debug)]
-pub(crate) struct Axis {
+pub struct Axis {
     /// The swept key, or [`CASES`].
-    pub(crate) key: String,
-    pub(crate) key_origin: Origin,
+    pub key: String,
+    /// Where the key is.
+    pub key_origin: Origin,
     /// The assignments at each step along the dimension.
-    pub(crate) steps: Vec<Vec<Assignment>>,
+    pub steps: Vec<Vec<Assignment>>,
 }
 
 /// A key and the value that it is set to.
 #[derive(Clone, Debug)]
-pub(crate) struct Assignment {
-    pub(crate) key: String,
-    pub(crate) key_origin: Origin,
-    pub(crate) node: Node,
+pub struct Assignment {
+    /// The dotted path of the key.
+    pub key: String,
+    /// Where the key is.
+    pub key_origin: Origin,
+    /// Its value.
+    pub node: Node,
 }
 
 impl Axis {
     /// Returns the value as a resolved scenario writes it.
-    pub(crate) fn to_toml(&self) -> toml::Value {
+    pub fn to_toml(&self) -> toml::Value {
         let step = |step: &Vec<Assignment>| {
             if self.key == CASES {
                 let sets = step.iter().map(|set| (set.key.clone(), set.node.to_toml()));
@@ -41,10 +45,10 @@ impl Axis {
 }
 
 /// The key of `[sweep]` that is not a key of the scenario: a list of tables, each of which sets several keys at once.
-pub(crate) const CASES: &str = "cases";
+pub const CASES: &str = "cases";
 
 /// Removes `[sweep]` from the tree and returns its axes. Keys may be quoted ("transport.name") or nested.
-pub(crate) fn take_axes(root: &mut Table, sources: &Sources) -> Result<Vec<Axis>, ScenarioError> {
+pub fn take_axes(root: &mut Table, sources: &Sources) -> Result<Vec<Axis>, ScenarioError> {
     let Some(sweep) = root.remove("sweep") else { return Ok(Vec::new()) };
     let Value::Table(table) = sweep.node.value else {
         return Err(sources.error("`sweep` must be a table", "not a table", sweep.node.origin));
@@ -131,7 +135,7 @@ fn case(node: Node, sources: &Sources) -> Result<Vec<Assignment>, ScenarioError>
 }
 
 /// Applies `--set key=value`, which replaces the value in the file and a sweep over this key.
-pub(crate) fn apply_set(
+pub fn apply_set(
     argument: &str,
     root: &mut Table,
     axes: &mut Vec<Axis>,
@@ -211,15 +215,17 @@ fn argument(axis: &Axis, step: &[Assignment]) -> Option<String> {
 }
 
 /// The tree of one point and its assignments.
-pub(crate) struct PointTree {
-    pub(crate) root: Table,
-    pub(crate) set: Vec<(String, Node)>,
+pub struct PointTree {
+    /// The scenario at this point, without its sweep.
+    pub root: Table,
+    /// The swept keys and their values at this point.
+    pub set: Vec<(String, Node)>,
     /// The arguments of `--set` that select this point.
-    pub(crate) arguments: Vec<String>,
+    pub arguments: Vec<String>,
 }
 
 /// Returns the points for all combinations of steps; the first axis varies slowest.
-pub(crate) fn expand(
+pub fn expand(
     root: &Table,
     axes: &[Axis],
     sources: &Sources,

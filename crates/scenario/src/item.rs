@@ -26,13 +26,13 @@ impl Item {
 
 /// What a list shows of a transport or a scheme.
 #[derive(Debug)]
-pub(crate) struct About {
+pub struct About {
     /// Its name in scenarios.
-    pub(crate) name: &'static str,
+    pub name: &'static str,
     /// A line of text.
-    pub(crate) description: &'static str,
+    pub description: &'static str,
     /// The values of its key `profile`, if it has any.
-    pub(crate) profiles: &'static [&'static str],
+    pub profiles: &'static [&'static str],
     /// Where it is published or specified.
-    pub(crate) sources: &'static [&'static str],
+    pub sources: &'static [&'static str],
 }

@@ -56,9 +56,10 @@ pub enum Nic {
     Fair,
 }
 
+/// The table `[testbed]`.
 #[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
 #[serde(deny_unknown_fields, default)]
-pub(super) struct TestbedKeys {
+pub struct TestbedKeys {
     /// TCP in namespaces: `"kernel"`, or `"machine"` for Rackweave's. Default: `"kernel"`.
     tcp: TcpBy,
     /// Order of a host's frames in namespaces: `"fifo"`, as from a plain NIC, or `"fair"`: UDP and
@@ -100,18 +101,20 @@ impl Default for TestbedConfig {
 impl TestbedConfig {
     /// Returns whether namespaces of the testbed would use no transport but the kernel's TCP for these streams: for each, the kernel's name
     /// of its congestion control. DCTCP is not counted, because most kernels lack it and Rackweave's replaces it.
-    pub(super) fn uses_only_kernel_tcp(&self, streams: &[Option<&'static str>]) -> bool {
+    pub fn uses_only_kernel_tcp(&self, streams: &[Option<&'static str>]) -> bool {
         let is_kernel = |name: &Option<&str>| name.is_some_and(|name| name != "dctcp");
         self.tcp == TcpBy::Kernel && !streams.is_empty() && streams.iter().all(is_kernel)
     }
 }
 
 impl TestbedKeys {
-    pub(super) fn is_default(&self) -> bool {
+    /// Returns whether no key is set.
+    pub fn is_default(&self) -> bool {
         *self == Self::default()
     }
 
-    pub(super) fn resolve(&self) -> TestbedConfig {
+    /// Returns the parameters.
+    pub fn resolve(&self) -> TestbedConfig {
         TestbedConfig {
             tcp: self.tcp,
             nic: self.nic,

@@ -9,9 +9,10 @@ use serde::{Deserialize, Serialize};
 use super::problem::Problem;
 use super::values::{Count, Share, Unit};
 
+/// The table `[measure]`.
 #[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
 #[serde(deny_unknown_fields, default)]
-pub(crate) struct Measure {
+pub struct Measure {
     /// Earlier messages are not measured. Default: poisson, closed-loop, periodic: `"1 ms"`;
     /// otherwise `"0 s"`.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -27,7 +28,7 @@ pub(crate) struct Measure {
     /// Default: `"10 s"`.
     time_limit: Unit<Span>,
     /// Unfinished messages: `"count"` in percentiles, or `"leave out"`. Default: `"count"`.
-    pub(crate) unfinished: Unfinished,
+    pub unfinished: Unfinished,
     /// Load until all measured messages have ended (`"continue"`) or started (`"stop"`). Simulator
     /// only. Default: `"continue"`.
     #[serde(skip_serializing_if = "LoadAfter::is_default")]
@@ -39,7 +40,7 @@ pub(crate) struct Measure {
     /// Receivers check every byte. Default: false.
     verify: bool,
     /// Write every message to messages.csv. Default: false.
-    pub(crate) messages_csv: bool,
+    pub messages_csv: bool,
     /// Captured ports: `"host 3 sends"`, `"host 3 receives"`, `"core link 2"`. Default: none.
     capture: Vec<String>,
     /// Most packets in all captures. Default: 100,000.
@@ -132,7 +133,7 @@ impl LoadAfter {
 impl Measure {
     /// Resolves the configuration. With `endless`, the workload goes on until it is stopped, so a start-up phase is cut
     /// off and a number of messages must end the run.
-    pub(crate) fn resolve(&self, endless: bool, places: Places) -> Result<MeasureConfig, Problem> {
+    pub fn resolve(&self, endless: bool, places: Places) -> Result<MeasureConfig, Problem> {
         let usual = if endless { MeasureConfig::endless() } else { MeasureConfig::default() };
         let warmup = self.warmup.map_or(usual.warmup, |warmup| warmup.0);
         let messages = self.messages.map_or(usual.messages, |count| count.0.unwrap_or(u64::MAX));
@@ -193,11 +194,7 @@ impl Measure {
     }
 
     /// Refuses keys that have no meaning for a kind of workload, all of which is measured. `help` says what takes their place.
-    pub(crate) fn check_for_many(
-        &self,
-        kind: &str,
-        help: Option<&'static str>,
-    ) -> Result<(), Problem> {
+    pub fn check_for_many(&self, kind: &str, help: Option<&'static str>) -> Result<(), Problem> {
         if self.messages.is_none() {
             return Ok(());
         }
@@ -211,7 +208,7 @@ impl Measure {
     }
 
     /// Returns the upper edges of the size buckets; a further bucket is above the last edge.
-    pub(crate) fn size_buckets(&self) -> Result<Vec<u64>, Problem> {
+    pub fn size_buckets(&self) -> Result<Vec<u64>, Problem> {
         let edges: Vec<u64> = self.size_buckets.iter().map(|edge| edge.0.0).collect();
         if edges.is_empty() || edges.windows(2).any(|pair| pair[0] >= pair[1]) {
             return Err(Problem::new(
@@ -255,10 +252,13 @@ fn number(text: &str) -> Result<u32, String> {
 
 /// The hosts and switches that faults and captures can name.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Places {
-    pub(crate) hosts: u32,
-    pub(crate) core_links: u32,
-    pub(crate) switches: u32,
+pub struct Places {
+    /// The hosts of the fabric.
+    pub hosts: u32,
+    /// Its links between switches.
+    pub core_links: u32,
+    /// Its switches.
+    pub switches: u32,
 }
 
 impl Places {
@@ -287,9 +287,10 @@ fn among(what: &str, text: &str, count: u32) -> Result<u32, String> {
     }
 }
 
+/// A table of `[[faults]]`.
 #[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
-pub(crate) struct FaultSpec {
+pub struct FaultSpec {
     /// Of links: `"loss"`, `"corruption"`, `"duplication"`, `"reordering"`, `"down"`. Of hosts:
     /// `"pause"`, `"crash"`. Required.
     kind: FaultName,
@@ -326,7 +327,8 @@ enum FaultName {
 }
 
 impl FaultSpec {
-    pub(crate) fn resolve(&self, index: usize, places: Places) -> Result<Fault, Problem> {
+    /// Checks the keys of the fault with this index.
+    pub fn resolve(&self, index: usize, places: Places) -> Result<Fault, Problem> {
         let key = |name: &str| format!("faults.{index}.{name}");
         let place = fault_place(&self.place, places).map_err(|message| {
             Problem::new(key("place"), message).with_help(
@@ -398,10 +400,11 @@ fn fault_place(text: &str, places: Places) -> Result<FaultPlace, String> {
     }
 }
 
+/// The table `[plot]`.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize, Serialize)]
 #[serde(deny_unknown_fields, default)]
-pub(crate) struct Plot {
+pub struct Plot {
     /// Headline of report.html. Default: the scenario's name.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub(crate) title: Option<String>,
+    pub title: Option<String>,
 }

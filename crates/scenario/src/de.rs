@@ -15,17 +15,23 @@ use crate::error::nearest;
 /// What is wrong in a scenario, and where: serde knows the place that it reads, and what is found later, when values
 /// are checked against each other, has the paths of their keys.
 #[derive(Clone, Debug, PartialEq)]
-pub(crate) struct DeError {
-    pub(crate) message: String,
-    pub(crate) label: String,
-    pub(crate) help: Option<String>,
-    pub(crate) place: Place,
+pub struct DeError {
+    /// What is wrong.
+    pub message: String,
+    /// A few words at the place.
+    pub label: String,
+    /// What to do instead.
+    pub help: Option<String>,
+    /// Where it is.
+    pub place: Place,
 }
 
 /// Where the value is that is wrong.
 #[derive(Clone, Debug, PartialEq)]
-pub(crate) enum Place {
+pub enum Place {
+    /// Serde has not said yet.
     Unknown,
+    /// In a text.
     Origin(Origin),
     /// Paths at which it may be, best first.
     Keys(Vec<String>),
@@ -39,25 +45,28 @@ impl From<Problem> for DeError {
 }
 
 impl DeError {
-    pub(crate) fn new(message: impl Into<String>, label: impl Into<String>) -> Self {
+    /// Returns an error without a place.
+    pub fn new(message: impl Into<String>, label: impl Into<String>) -> Self {
         let (message, label) = (message.into(), label.into());
         Self { message, label, help: None, place: Place::Unknown }
     }
 
-    pub(crate) fn at(mut self, origin: Origin) -> Self {
+    /// With this place, unless it has one.
+    pub fn at(mut self, origin: Origin) -> Self {
         if self.place == Place::Unknown {
             self.place = Place::Origin(origin);
         }
         self
     }
 
-    pub(crate) fn with_help(mut self, help: impl Into<String>) -> Self {
+    /// With a suggestion what to do instead.
+    pub fn with_help(mut self, help: impl Into<String>) -> Self {
         self.help = Some(help.into());
         self
     }
 
     /// With the place of the value in this tree: its key, or as much of the key's path as there is.
-    pub(crate) fn located_in(mut self, whole: &Table) -> Self {
+    pub fn located_in(mut self, whole: &Table) -> Self {
         if let Place::Keys(keys) = &self.place {
             let exact = keys.iter().find_map(|key| whole.find(key));
             let nearest = || keys.iter().find_map(|key| whole.find_nearest(key));
@@ -68,12 +77,12 @@ impl DeError {
     }
 
     /// An unknown key, with what was probably meant.
-    pub(crate) fn unknown_key(key: &str, known: &[&str]) -> Self {
+    pub fn unknown_key(key: &str, known: &[&str]) -> Self {
         Self::new(format!("unknown key `{key}`"), "unknown key").with_help(suggest(key, known))
     }
 
     /// Puts the key in front, once: the innermost key is the one to name.
-    pub(crate) fn of_key(mut self, entry: &Entry) -> Self {
+    pub fn of_key(mut self, entry: &Entry) -> Self {
         if self.place == Place::Unknown {
             // What begins with a verb goes on from the key: "`tick` must be above 0".
             let is_verb = ["must ", "is "].iter().any(|verb| self.message.starts_with(verb));
@@ -94,7 +103,7 @@ impl Display for DeError {
 impl std::error::Error for DeError {}
 
 /// "`a`, `b` or `c`".
-pub(crate) fn one_of<S: AsRef<str>>(names: &[S]) -> String {
+pub fn one_of<S: AsRef<str>>(names: &[S]) -> String {
     let quoted: Vec<String> = names.iter().map(|name| format!("`{}`", name.as_ref())).collect();
     match quoted.split_last() {
         Some((last, rest)) if !rest.is_empty() => format!("{} or {last}", rest.join(", ")),
@@ -103,7 +112,7 @@ pub(crate) fn one_of<S: AsRef<str>>(names: &[S]) -> String {
 }
 
 /// "did you mean `x`?", or what there is.
-pub(crate) fn suggest(name: &str, known: &[&str]) -> String {
+pub fn suggest(name: &str, known: &[&str]) -> String {
     match nearest(name, known.iter().copied()) {
         Some(near) => format!("did you mean `{near}`?"),
         None if known.is_empty() => "no keys are known here".into(),
@@ -239,7 +248,7 @@ impl<'de> Deserializer<'de> for &'de Node {
 const MAX_EXACT: f64 = 9_007_199_254_740_992.0;
 
 /// Reads a whole table as `T`.
-pub(crate) fn from_table<'de, T: serde::Deserialize<'de>>(
+pub fn from_table<'de, T: serde::Deserialize<'de>>(
     table: &'de Table,
     origin: Origin,
 ) -> Result<T, DeError> {

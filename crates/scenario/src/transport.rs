@@ -22,13 +22,13 @@ use self::datagram::DatagramKeys;
 use self::dcpim::DcPimKeys;
 use self::homa::HomaKeys;
 use self::oracle::OracleKeys;
-pub(super) use self::oracle::check as check_oracle;
+pub use self::oracle::check as check_oracle;
 use self::pfabric::PFabricKeys;
 use self::polo::PoloKeys;
 use self::receiver_driven::{NdpKeys, PHostKeys};
 use self::sird::SirdKeys;
 use self::swift::SwiftKeys;
-pub(crate) use self::tcp::TcpKeys;
+pub use self::tcp::TcpKeys;
 use self::uet::UetKeys;
 use super::de::{self, DeError};
 use super::keys::{self, Choice, Place, is_on_streams, read_label};
@@ -37,7 +37,6 @@ use super::testbed::World;
 use super::tree::{Entry, Node, Origin, Table, Value};
 use crate::error::nearest;
 use crate::item::About;
-use crate::study;
 
 /// Makes the names and keys of transports from one list: each has its keys, which resolve to its configuration, and the
 /// text of `rackweave list`.
@@ -45,13 +44,19 @@ macro_rules! transports {
     ($($Name:ident: $Keys:ident = $about:expr;)+) => {
         /// The transports by name.
         #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-        pub(crate) enum Name {
-            $($Name,)+
+        pub enum Name {
+            $(
+                #[doc = concat!("`", stringify!($Name), "`, as `rackweave list` describes it.")]
+                $Name,
+            )+
         }
 
         /// The keys of a transport.
-        pub(crate) enum Keys {
-            $($Name(Box<$Keys>),)+
+        pub enum Keys {
+            $(
+                #[doc = concat!("Those of `", stringify!($Name), "`.")]
+                $Name(Box<$Keys>),
+            )+
         }
 
         impl Choice for Name {
@@ -180,14 +185,6 @@ transports! {
 }
 
 fn unknown(text: &str) -> DeError {
-    for kind in study::KINDS {
-        if let Some(carries) = kind.carries.filter(|_| kind.has_scheme(text)) {
-            return DeError::new(
-                format!("`{text}` {carries}: it needs [workload.{}]", kind.table),
-                "not a transport of other workloads",
-            );
-        }
-    }
     let help = match nearest(text, Name::names()) {
         Some(near) => format!("did you mean `{near}`?"),
         None => format!("there are {}", Name::names().join(", ")),
@@ -212,8 +209,9 @@ enum Over {
 const PATIENCE_OF_PROCESSES: Span = Span::from_secs(2);
 
 /// The transport of a stream, as the scenario chooses it.
-pub(crate) struct Chosen {
-    pub(crate) name: Name,
+pub struct Chosen {
+    /// The transport.
+    pub name: Name,
     /// The name in results, if it is not that of the transport.
     label: Option<String>,
     over: Over,
@@ -224,7 +222,7 @@ pub(crate) struct Chosen {
 }
 
 /// Reads the transport table at `path`.
-pub(crate) fn read(node: &Node, path: &str, swept: &SweptKeys) -> Result<Chosen, DeError> {
+pub fn read(node: &Node, path: &str, swept: &SweptKeys) -> Result<Chosen, DeError> {
     let (name, keys, table) = keys::read::<Name>(node, path, swept)?;
     let (label, over) = (read_label(table)?, read_over(table)?);
     let patience = read_patience(table)?;
@@ -232,7 +230,7 @@ pub(crate) fn read(node: &Node, path: &str, swept: &SweptKeys) -> Result<Chosen,
 }
 
 /// Reads TCP's keys of a scheme whose chunks or files are carried by TCP.
-pub(crate) fn read_tcp(mut keys: Table, origin: Origin) -> Result<Chosen, DeError> {
+pub fn read_tcp(mut keys: Table, origin: Origin) -> Result<Chosen, DeError> {
     let name = Node { value: Value::String("tcp".to_owned()), origin };
     keys.0.push(Entry { key: "name".to_owned(), key_origin: origin, node: name });
     read(&Node { value: Value::Table(keys), origin }, "transport", &SweptKeys::new())
@@ -264,7 +262,7 @@ fn read_patience(table: &Table) -> Result<Option<Span>, DeError> {
 
 impl Chosen {
     /// Returns the transport's name in results.
-    pub(crate) fn label(&self) -> String {
+    pub fn label(&self) -> String {
         self.label.clone().unwrap_or_else(|| self.name.as_str().to_owned())
     }
 
@@ -273,12 +271,12 @@ impl Chosen {
     }
 
     /// Returns the kernel's name of this transport's congestion control, if it is TCP.
-    pub(crate) fn kernel_tcp(&self) -> Option<&'static str> {
+    pub fn kernel_tcp(&self) -> Option<&'static str> {
         Some(self.tcp_keys()?.kernel_name(self.name == Name::Dctcp))
     }
 
     /// Resolves the configuration, with defaults for missing keys.
-    pub(crate) fn resolve(
+    pub fn resolve(
         &self,
         world: World,
         fabric: &Fabric,
@@ -310,7 +308,7 @@ impl Chosen {
     }
 
     /// The rules of the central scheduler, if one takes the place of transport and network.
-    pub(super) fn oracle(&self) -> Option<Rules> {
+    pub fn oracle(&self) -> Option<Rules> {
         match &self.keys {
             Keys::SrptOracle(keys) => Some(keys.rules()),
             _ => None,
@@ -325,7 +323,7 @@ impl Chosen {
     }
 
     /// Returns the transport of a one-to-many scheme's connections.
-    pub(crate) fn tcp(&self) -> Result<TransportConfig, Problem> {
+    pub fn tcp(&self) -> Result<TransportConfig, Problem> {
         let Some(keys) = self.tcp_keys() else {
             return Err(self.place().bad("name", "only TCP carries files to many"));
         };
@@ -336,7 +334,7 @@ impl Chosen {
     }
 
     /// Checks that the transport has streams if messages are spans of streams. `path` is that of the workload.
-    pub(super) fn check_streams(
+    pub fn check_streams(
         &self,
         path: &str,
         config: &TransportConfig,

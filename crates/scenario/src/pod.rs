@@ -217,7 +217,7 @@ impl Fabric {
     }
 
     /// The moves, checked against the fabric.
-    pub(super) fn moves(&self, layout: &Layout) -> Result<Vec<Move>, Problem> {
+    pub fn moves(&self, layout: &Layout) -> Result<Vec<Move>, Problem> {
         let moves = self.moves.iter().enumerate().map(|(index, change)| {
             let key = format!("fabric.moves.{index}.circuits");
             let circuits = circuits_of(self.topology, &key, &change.circuits)?;

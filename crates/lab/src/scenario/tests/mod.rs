@@ -1,0 +1,4 @@
+//! Tables of keys, read with the rest of a scenario.
+
+mod host;
+mod oracle;
