@@ -26,7 +26,7 @@ pub(crate) struct Measure {
     /// Simulated time that ends the run. 50 million packets under way do too ("packet limit").
     /// Default: `"10 s"`.
     time_limit: Unit<Span>,
-    /// Unfinished messages: `"count"` in percentiles, or `"leave out"`. Default: `"count"`.
+    /// `"count"`, or `"leave out"`: see below. Default: `"count"`.
     pub(crate) unfinished: Unfinished,
     /// Load until all measured messages have ended (`"continue"`) or started (`"stop"`, which
     /// flatters the longest). Simulator only. Default: `"continue"`.
@@ -36,13 +36,15 @@ pub(crate) struct Measure {
     sample_every: Unit<Span>,
     /// Upper edges of size buckets. Default: 100 B, 1 KB, 10 KB, 100 KB, 1 MB.
     size_buckets: Vec<Unit<Bytes>>,
-    /// Receivers check every byte. Default: false.
+    /// Receivers check every byte; every message is written to messages.csv. Default: false.
     verify: bool,
-    /// Write every message to messages.csv. Default: false.
+    /// Receivers check every byte; every message is written to messages.csv. Default: false.
     pub(crate) messages_csv: bool,
-    /// Captured ports: `"host 3 sends"`, `"host 3 receives"`, `"core link 2"`.
+    /// Captured ports: `"host 3 sends"`, `"host 3 receives"`, `"core link 2"`, and most packets in
+    /// all. Default: none; 100,000.
     capture: Vec<String>,
-    /// Most packets in all captures. Default: 100,000.
+    /// Captured ports: `"host 3 sends"`, `"host 3 receives"`, `"core link 2"`, and most packets in
+    /// all. Default: none; 100,000.
     capture_limit: u32,
     /// List of tables: traffic counted over time. Simulator only.
     #[serde(skip_serializing_if = "Vec::is_empty")]

@@ -74,11 +74,12 @@ pub(crate) struct Workload {
     /// closed-loop: outstanding messages per sender. Default: 1.
     #[serde(skip_serializing_if = "Option::is_none")]
     outstanding: Option<u32>,
-    /// closed-loop: time from a message's end to the next start. Default: `"0 s"`.
+    /// closed-loop: time from a message's end to the next start; time over which first messages
+    /// start, evenly spaced, within `measure.warmup`. Default: `"0 s"`.
     #[serde(skip_serializing_if = "Option::is_none")]
     think: Option<Unit<Span>>,
-    /// closed-loop: time over which first messages start, evenly spaced. At most `measure.warmup`.
-    /// Default: `"0 s"`.
+    /// closed-loop: time from a message's end to the next start; time over which first messages
+    /// start, evenly spaced, within `measure.warmup`. Default: `"0 s"`.
     #[serde(skip_serializing_if = "Option::is_none")]
     ramp: Option<Unit<Span>>,
     /// incast, permutation, all-to-all: messages per sender (all-to-all: and peer). Default: 1.

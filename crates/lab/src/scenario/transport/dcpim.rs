@@ -30,10 +30,11 @@ keys! {
         srpt_rounds: u8 => srpt_rounds,
         /// Idle channels are used as soon as they are matched. Default: true.
         prompt: bool => prompt,
-        /// Longer messages wait for tokens. Default: the bandwidth-delay product.
+        /// Packets: longer messages wait for tokens; most unused tokens of a message on all
+        /// channels. Default: the bandwidth-delay product.
         free_packets: u16 => free_packets,
-        /// Unused tokens of a message on all channels, in packets. Default: the bandwidth-delay
-        /// product.
+        /// Packets: longer messages wait for tokens; most unused tokens of a message on all
+        /// channels. Default: the bandwidth-delay product.
         token_window: Whole<1, { u32::MAX }, u32>,
         /// Time from its last token until a message wants tokens for missing packets. Late data
         /// adds twice the mean excess. Default: the bandwidth-delay product's time.

@@ -23,16 +23,21 @@ keys! {
         /// fabric, sigcomm18: bytes of a round trip. Sets `unscheduled` and `window`. Default: from
         /// the fabric.
         rtt_bytes: Size32,
-        /// Bytes sent without a grant. Default: profile.
+        /// Bytes sent without a grant; granted beyond those received, to a message and (a limit) to
+        /// all. Default: profile.
         unscheduled: Size32 => unscheduled_bytes,
-        /// Bytes granted beyond those received. Default: profile.
+        /// Bytes sent without a grant; granted beyond those received, to a message and (a limit) to
+        /// all. Default: profile.
         window: Size32 => window,
-        /// Limit: bytes granted and not received, in all. Default: profile.
+        /// Bytes sent without a grant; granted beyond those received, to a message and (a limit) to
+        /// all. Default: profile.
         max_incoming: Limit => max_incoming,
-        /// Messages granted at a time. Default: number of scheduled levels; linux: 8.
+        /// Messages granted at a time, in all and of a peer. Default: number of scheduled levels,
+        /// linux: 8; 1.
         // Applied after `priorities`, which sets the same field to the number of scheduled levels.
         overcommit: AtLeast<1>,
-        /// Of these from one peer. Default: 1.
+        /// Messages granted at a time, in all and of a peer. Default: number of scheduled levels,
+        /// linux: 8; 1.
         max_rpcs_per_peer: AtLeast<1> => max_rpcs_per_peer,
         /// Bytes of a grant to the oldest message. Default: profile.
         fifo_grant_increment: Size32 => fifo_grant_increment,
@@ -51,15 +56,25 @@ keys! {
         cutoffs: Cutoffs,
         /// Packets take any path. Default: true; linux: false.
         spray: bool => spray,
-        /// Period of the timer. Default: profile.
+        /// Timer: its period; ticks of silence before the first RESEND, and between later ones;
+        /// unanswered RESENDs that end a peer; ticks from the last byte to the first NEED_ACK,
+        /// repeated each tick. Default: profile.
         tick: AboveZero<Span> => tick,
-        /// Ticks of silence before the first RESEND, and between later ones. Default: profile.
+        /// Timer: its period; ticks of silence before the first RESEND, and between later ones;
+        /// unanswered RESENDs that end a peer; ticks from the last byte to the first NEED_ACK,
+        /// repeated each tick. Default: profile.
         resend_ticks: u16 => resend_ticks,
-        /// Ticks of silence before the first RESEND, and between later ones. Default: profile.
+        /// Timer: its period; ticks of silence before the first RESEND, and between later ones;
+        /// unanswered RESENDs that end a peer; ticks from the last byte to the first NEED_ACK,
+        /// repeated each tick. Default: profile.
         resend_interval: u16 => resend_interval,
-        /// Unanswered RESENDs that end a peer. Default: profile.
+        /// Timer: its period; ticks of silence before the first RESEND, and between later ones;
+        /// unanswered RESENDs that end a peer; ticks from the last byte to the first NEED_ACK,
+        /// repeated each tick. Default: profile.
         timeout_resends: u16 => timeout_resends,
-        /// Ticks from the last byte to the first NEED_ACK, repeated each tick. Default: profile.
+        /// Timer: its period; ticks of silence before the first RESEND, and between later ones;
+        /// unanswered RESENDs that end a peer; ticks from the last byte to the first NEED_ACK,
+        /// repeated each tick. Default: profile.
         request_ack_ticks: u16 => request_ack_ticks,
         /// Restarts of a message that its receiver does not know, with one packet. 0:
         /// `timeout_resends`, with the unscheduled window, as in the module. Default: 100.
@@ -92,7 +107,7 @@ keys! {
         /// Grants are `scheduled_factor` smallest round trips at link rate, in all `overcommit`
         /// times that. Default: false; leverage-homa: true.
         scheduled_window: bool => leverage.scheduled_window,
-        /// Factor of `scheduled_window`. Default: 3.
+        /// See `scheduled_window`. Default: 3.
         scheduled_factor: u32 => leverage.scheduled_factor,
         /// Bytes without grants follow the smallest round trip and congestion. Default: false;
         /// leverage-homa: true.

@@ -35,12 +35,17 @@ keys! {
         /// Flow that is driven next: `"arrival"`, whose data arrived, or `"fewest-left"`. Default:
         /// `"arrival"`.
         drive_order: Order => order,
-        /// Loss packets for gaps. false: the slides' Polo c. Default: true.
+        /// Loss packets for gaps; loss packets after two epochs without data; a driving packet for
+        /// a flow with nothing to send goes to another. false: the slides' Polo c, b, a. Default:
+        /// true.
         recovery_1: bool => recovery_1,
-        /// Loss packets after two epochs without data. false: the slides' Polo b. Default: true.
+        /// Loss packets for gaps; loss packets after two epochs without data; a driving packet for
+        /// a flow with nothing to send goes to another. false: the slides' Polo c, b, a. Default:
+        /// true.
         recovery_2: bool => recovery_2,
-        /// A driving packet for a flow with nothing to send goes to another. false: the slides'
-        /// Polo a. Default: true.
+        /// Loss packets for gaps; loss packets after two epochs without data; a driving packet for
+        /// a flow with nothing to send goes to another. false: the slides' Polo c, b, a. Default:
+        /// true.
         wasted_driving_rule: bool => wasted_driving_rule,
         /// An epoch without marks wakes a paused flow below D active ones. Default: true.
         wake_in_quiet_epochs: bool => wake_in_quiet_epochs,

@@ -27,11 +27,14 @@ keys! {
         /// Least and largest window, in packets. With a least one of 1 nothing is paced. Default:
         /// 0.001; 1000.
         max_window: AtLeast<1, u16> => max_window,
-        /// `ai`: growth of the window per round trip. Default: 1.
+        /// `ai`: growth of the window per round trip; share of the delay's relative excess by which
+        /// it shrinks; largest share that a decrease takes. Default: 1; 0.8; 0.5.
         increase: Thousandths<1000> => increase_millipackets,
-        /// Share of the delay's relative excess by which a window shrinks. Default: 0.8.
+        /// `ai`: growth of the window per round trip; share of the delay's relative excess by which
+        /// it shrinks; largest share that a decrease takes. Default: 1; 0.8; 0.5.
         beta: Thousandths<1> => beta_permille,
-        /// Largest share of a window that a decrease takes. Default: 0.5.
+        /// `ai`: growth of the window per round trip; share of the delay's relative excess by which
+        /// it shrinks; largest share that a decrease takes. Default: 1; 0.8; 0.5.
         max_mdf: Thousandths<1> => max_mdf_permille,
         /// Target delay of the fabric, without hops. Default: with `per_hop` twice the unloaded
         /// round trip; htsim: `"20 us"`; hosts: `"500 us"`.

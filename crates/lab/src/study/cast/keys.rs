@@ -25,9 +25,11 @@ pub(crate) struct CastKeys {
     receivers: Receivers,
     /// `"orca"`: the paper's 34 files (92,034,996 bytes). Or sizes. Default: `"orca"`.
     files: Files,
-    /// Factor of every size. The paper's are 1, 2, 4, 8 and 16. Default: 1.
+    /// Factor of every size (the paper's are 1, 2, 4, 8 and 16); times that the list is sent.
+    /// Default: 1.
     scale: u64,
-    /// Times that the list is sent. Default: 1.
+    /// Factor of every size (the paper's are 1, 2, 4, 8 and 16); times that the list is sent.
+    /// Default: 1.
     repeat: u32,
     /// A file waits for all acknowledgements of the one before. false: all are one stream. Default:
     /// true.
@@ -54,11 +56,14 @@ struct PlaneKeys {
     racks_per_pod: u32,
     /// Racks of a pod and hosts of a rack, at most 64. Default: 48.
     hosts_per_rack: u32,
-    /// Sessions, at most 4,000,000. Default: 1,000,000.
+    /// Sessions, at most 4,000,000; fewest and most members of each, and in one rack. Default:
+    /// 1,000,000; `[5, 50]`; 1.
     sessions: u32,
-    /// Fewest and most members of a session. Default: `[5, 50]`.
+    /// Sessions, at most 4,000,000; fewest and most members of each, and in one rack. Default:
+    /// 1,000,000; `[5, 50]`; 1.
     members: (u32, u32),
-    /// Members in one rack. Default: 1.
+    /// Sessions, at most 4,000,000; fewest and most members of each, and in one rack. Default:
+    /// 1,000,000; `[5, 50]`; 1.
     together: u32,
     /// Joins and leaves. Default: 1000.
     changes: u32,

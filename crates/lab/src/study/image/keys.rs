@@ -37,9 +37,11 @@ pub(crate) struct ImageKeys {
     disk_rate: Unit<Rate>,
     /// Expanded bytes that can wait for the disk. Default: `"64 MiB"`.
     write_buffer: Unit<Bytes>,
-    /// Groups in which clients start. Default: 1.
+    /// Groups in which clients start, and time between them (`"0 s"`: all at once). Default: 1;
+    /// none.
     groups: u32,
-    /// Time between groups. `"0 s"` starts all at once.
+    /// Groups in which clients start, and time between them (`"0 s"`: all at once). Default: 1;
+    /// none.
     #[serde(skip_serializing_if = "Option::is_none")]
     interval: Option<Unit<Span>>,
     /// Instead of groups: clients start at random within this time.
