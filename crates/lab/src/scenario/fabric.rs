@@ -74,15 +74,16 @@ pub(crate) struct Fabric {
     /// Rate of hosts' links. Default: `"10 Gbps"`.
     #[serde(default = "default_host_link")]
     host_link: Unit<Rate>,
-    /// Rate of a link between switches; pods: of an uplink or a circuit between ToRs. Default:
-    /// leaf-spine: by `oversubscription` 1; otherwise `host_link`.
+    /// Rate between switches; pods: of an uplink or circuit; fat-tree: above the aggregation
+    /// switches, and below. Default: `host_link`, leaf-spine: by `oversubscription` 1; `core_link`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) core_link: Option<Unit<Rate>>,
-    /// fat-tree: rate below the aggregation switches; `core_link` is above. Default: `core_link`.
+    /// Rate between switches; pods: of an uplink or circuit; fat-tree: above the aggregation
+    /// switches, and below. Default: `host_link`, leaf-spine: by `oversubscription` 1; `core_link`.
     #[serde(skip_serializing_if = "Option::is_none")]
     aggregation_link: Option<Unit<Rate>>,
-    /// Instead of `core_link` (leaf-spine: or `spines`): rate of a leaf's hosts over its uplinks'.
-    /// Pods: of the ToR where it is largest.
+    /// Instead of `core_link` (leaf-spine: or `spines`): rate of a leaf's hosts over its uplinks',
+    /// in pods at most.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) oversubscription: Option<f64>,
     /// Propagation delay of hosts' links, and between switches. Default: `"50 ns"`.

@@ -156,9 +156,11 @@ pub(crate) struct HostTable {
     pub(crate) receive_packet_ns: Nanoseconds,
     /// Of each byte on the link, in 0.01 ns. Default: 0.
     pub(crate) receive_byte_ns: Nanoseconds,
-    /// Of each pair that a worker of `[workload.reduce]` divides into epochs. Default: 0.
+    /// Of each pair that a worker of `[workload.reduce]` divides into epochs, and of each pair or
+    /// sum received. Default: 0.
     pub(crate) send_pair_ns: Nanoseconds,
-    /// Of each pair or sum received. Default: 0.
+    /// Of each pair that a worker of `[workload.reduce]` divides into epochs, and of each pair or
+    /// sum received. Default: 0.
     pub(crate) receive_pair_ns: Nanoseconds,
     /// Most packets per system call. Default: sending 128, receiving 64.
     pub(crate) send_batch: AtLeast<1>,
@@ -179,10 +181,12 @@ pub(crate) struct HostTable {
     pub(crate) wake_cost_ns: Nanoseconds,
     /// `host_send_delay` and `host_receive_delay` are for ideal times only. Default: true.
     pub(crate) replaces_delays: bool,
-    /// Table: the process that emulates all switches of a testbed. Default: none.
+    /// Tables: the process that emulates all switches of a testbed; the kernel's TCP. Default:
+    /// none; as other transports.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) switch: Option<SwitchTable>,
-    /// Table: the kernel's TCP. Default: as other transports.
+    /// Tables: the process that emulates all switches of a testbed; the kernel's TCP. Default:
+    /// none; as other transports.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) kernel_tcp: Option<KernelTcpTable>,
     /// For information only.
@@ -219,11 +223,11 @@ pub(crate) struct SwitchTable {
 #[derive(Clone, Debug, Default, PartialEq, Deserialize, Serialize)]
 #[serde(deny_unknown_fields, default)]
 pub(crate) struct KernelTcpTable {
-    /// Of each call that sends. Default: 0.
+    /// Of each call that sends, and of each wake-up of a reading thread. Default: 0.
     pub(crate) send_call_ns: Nanoseconds,
     /// Of each byte on the link, in 0.01 ns. Default: 0.
     pub(crate) send_byte_ns: Nanoseconds,
-    /// Of each wake-up of a reading thread. Default: 0.
+    /// Of each call that sends, and of each wake-up of a reading thread. Default: 0.
     pub(crate) receive_system_call_ns: Nanoseconds,
     /// Of each message that an application sends or receives. Default: 0.
     pub(crate) receive_call_ns: Nanoseconds,
