@@ -28,8 +28,8 @@ pub(crate) struct Measure {
     time_limit: Unit<Span>,
     /// Unfinished messages: `"count"` in percentiles, or `"leave out"`. Default: `"count"`.
     pub(crate) unfinished: Unfinished,
-    /// Load until all measured messages have ended (`"continue"`) or started (`"stop"`). Simulator
-    /// only. Default: `"continue"`.
+    /// Load until all measured messages have ended (`"continue"`) or started (`"stop"`, which
+    /// flatters the longest). Simulator only. Default: `"continue"`.
     #[serde(skip_serializing_if = "LoadAfter::is_default")]
     load_after: LoadAfter,
     /// Sampling interval of queues.csv; `"0 s"`: never. Default: `"20 us"`.
@@ -40,11 +40,11 @@ pub(crate) struct Measure {
     verify: bool,
     /// Write every message to messages.csv. Default: false.
     pub(crate) messages_csv: bool,
-    /// Captured ports: `"host 3 sends"`, `"host 3 receives"`, `"core link 2"`. Default: none.
+    /// Captured ports: `"host 3 sends"`, `"host 3 receives"`, `"core link 2"`.
     capture: Vec<String>,
     /// Most packets in all captures. Default: 100,000.
     capture_limit: u32,
-    /// List of tables: traffic counted over time. Simulator only. Default: none.
+    /// List of tables: traffic counted over time. Simulator only.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     traffic: Vec<TrafficSpec>,
 }
@@ -301,10 +301,10 @@ pub(crate) struct FaultSpec {
     /// reordering: largest delay, uniform. Default: `"10 us"`.
     #[serde(skip_serializing_if = "Option::is_none")]
     delay: Option<Unit<Span>>,
-    /// Start of the fault. Default: `"0 s"`.
+    /// Start and end. Default: `"0 s"`; never.
     #[serde(default = "at_once")]
     from: Unit<Span>,
-    /// End of the fault. Default: never.
+    /// Start and end. Default: `"0 s"`; never.
     #[serde(skip_serializing_if = "Option::is_none")]
     until: Option<Unit<Span>>,
 }

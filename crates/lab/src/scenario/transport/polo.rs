@@ -20,16 +20,17 @@ keys! {
         profile: Profile,
         /// Packets sent without being driven. Default: 12; fabric: or a round trip and one more.
         first_window: u16 => first_window,
-        /// Recovery 3: least silence after which a sender asks. Default: `"1 ms"`; fabric: at least
-        /// four round trips; hosts: at least 10 ms.
+        /// Recovery 3: shortest and longest silence after which a sender asks. Default: `"1 ms"`,
+        /// `"8 ms"`; fabric: at least four round trips; hosts: at least 10, 40 ms.
         rto: Unit<Span> => rto,
-        /// Recovery 3: longest such silence. Default: `"8 ms"`; hosts: at least 40 ms.
+        /// Recovery 3: shortest and longest silence after which a sender asks. Default: `"1 ms"`,
+        /// `"8 ms"`; fabric: at least four round trips; hosts: at least 10, 40 ms.
         max_rto: Unit<Span> => max_rto,
         /// Packets by which one may be late and not lost. Default: 0; with `spray`: 3.
         reorder_margin: u32 => reorder_margin,
-        /// Least D. Default: 1.
+        /// Least and largest D. Default: 1; 48, fabric: or four first windows.
         min_drives: u32 => min_drives,
-        /// Largest D. Default: 48; fabric: or four first windows.
+        /// Least and largest D. Default: 1; 48, fabric: or four first windows.
         max_drives: u32 => max_drives,
         /// Flow that is driven next: `"arrival"`, whose data arrived, or `"fewest-left"`. Default:
         /// `"arrival"`.

@@ -26,9 +26,9 @@ keys! {
         initial_window: AtLeast<1> => initial_window_segments,
         /// Timeout before the first measurement. Default: `min_rto`.
         initial_rto: Unit<Span> => initial_rto,
-        /// Shortest retransmission timeout. Default: `"1 ms"`.
+        /// Shortest and longest retransmission timeout. Default: `"1 ms"`; `"100 ms"`.
         min_rto: AboveZero<Span> => min_rto,
-        /// Longest retransmission timeout. Default: `"100 ms"`.
+        /// Shortest and longest retransmission timeout. Default: `"1 ms"`; `"100 ms"`.
         max_rto: Unit<Span> => max_rto,
         /// Segments per acknowledgement. Default: 2.
         ack_every: AtLeast<1> => ack_every_segments,

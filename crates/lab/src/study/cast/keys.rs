@@ -50,9 +50,9 @@ pub(crate) struct CastKeys {
 struct PlaneKeys {
     /// Pods of the fabric. Default: 12.
     pods: u32,
-    /// Racks of a pod, at most 64. Default: 48.
+    /// Racks of a pod and hosts of a rack, at most 64. Default: 48.
     racks_per_pod: u32,
-    /// Hosts of a rack, at most 64. Default: 48.
+    /// Racks of a pod and hosts of a rack, at most 64. Default: 48.
     hosts_per_rack: u32,
     /// Sessions, at most 4,000,000. Default: 1,000,000.
     sessions: u32,
@@ -120,9 +120,9 @@ impl PlaneKeys {
 #[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
 #[serde(deny_unknown_fields, default)]
 struct CpuKeys {
-    /// Time before a file's first buffer. Default: `"0 s"`.
+    /// Time before a file's first buffer, and for each buffer. Default: `"0 s"`.
     per_file: Unit<Span>,
-    /// Time for each buffer. Default: `"0 s"`.
+    /// Time before a file's first buffer, and for each buffer. Default: `"0 s"`.
     per_buffer: Unit<Span>,
     /// Rate of copying bytes. Default: no limit.
     #[serde(skip_serializing_if = "Option::is_none")]

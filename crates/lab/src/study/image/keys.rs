@@ -29,9 +29,11 @@ pub(crate) struct ImageKeys {
     /// Length of the expanded image. Default: `size`.
     #[serde(skip_serializing_if = "Option::is_none")]
     expanded: Option<Unit<Bytes>>,
-    /// Rate at which a client expands, in bits per second. Default: `"8 Gbps"`.
+    /// Bits per second at which a client expands, and at which its disk writes. Default: `"8
+    /// Gbps"`; `"4 Gbps"`.
     expand_rate: Unit<Rate>,
-    /// Rate of a client's disk, in bits per second. Default: `"4 Gbps"`.
+    /// Bits per second at which a client expands, and at which its disk writes. Default: `"8
+    /// Gbps"`; `"4 Gbps"`.
     disk_rate: Unit<Rate>,
     /// Expanded bytes that can wait for the disk. Default: `"64 MiB"`.
     write_buffer: Unit<Bytes>,

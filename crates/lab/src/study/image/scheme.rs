@@ -174,16 +174,16 @@ keys! {
         batch: Whole<1, 4_096, u16> => batch,
         /// A client's outstanding chunks. Default: 16.
         outstanding: Whole<1, 4_096, u16> => outstanding,
-        /// Chunks after which a client reports. Default: 1.
+        /// Chunks, and time, after which a client reports. Default: 1; `"100 ms"`.
         report_every: Whole<1, 65_535, u16> => report_every,
-        /// Time after which it reports, too. Default: `"100 ms"`.
+        /// Chunks, and time, after which a client reports. Default: 1; `"100 ms"`.
         report_interval: AboveZero<Span> => report_interval,
         /// Least time between requests for a chunk. Frisbee's is 1 s. Default: `"250 ms"`.
         retry: AboveZero<Span> => retry,
-        /// Chunks that a host sends at a time. 0: no limit. Default: 8.
+        /// Chunks that a host, and the server, sends at a time. 0: no limit. Default: 8; `uploads`.
         // Zero for no limit, as with a sender thread for each peer.
         uploads: AtMost<65_535, u16> => serve.uploads,
-        /// The same of the server. Default: `uploads`.
+        /// Chunks that a host, and the server, sends at a time. 0: no limit. Default: 8; `uploads`.
         server_uploads: AtMost<65_535, u16>,
         /// What carries chunks: `"tcp"` or `"fluid"`. Default: `"tcp"`.
         carrier: CarrierName,

@@ -36,9 +36,9 @@ pub(crate) struct ReduceKeys {
     masters: Vec<u32>,
     /// Time between starts of jobs. Default: `"0 s"`.
     interval: Unit<Span>,
-    /// Least length of a job's data, uniform up to `largest`. Default: `"50 MB"`.
+    /// Length of a job's data, uniform from `size` to `largest`. Default: `"50 MB"`; `size`.
     size: Unit<Bytes>,
-    /// Largest length. Default: `size`.
+    /// Length of a job's data, uniform from `size` to `largest`. Default: `"50 MB"`; `size`.
     #[serde(skip_serializing_if = "Option::is_none")]
     largest: Option<Unit<Bytes>>,
     /// `"scatter"`: each worker gets its part. `"broadcast"`: each gets all data. `"local"`: they
