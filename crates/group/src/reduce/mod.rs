@@ -5,7 +5,7 @@
 //! - [`key`], [`table`]: keys of fixed length, and the slots in which they are added up; [`sketch`]: how many keys there are.
 //! - [`source`]: what a worker sends, divided into epochs; [`totals`]: what the master has collected.
 //! - [`vector`]: the same for dense vectors, which all workers get the sum of (all-reduce).
-//! - [`packet`]: packets in the simulator; [`node`]: the machines of a host; [`job`]: whole jobs, as nodes of the simulator.
+//! - [`packet`]: packets in the simulator; [`node`]: the machines of a host.
 //!
 //! ```text
 //!  Worker 0 ─ Data ─┐                    ┌─ Residual: pairs without a slot ──> Master
@@ -21,7 +21,6 @@
 //! announced by the workers, from ATP that keys are compared and that what finds no slot goes on to the master, and from ASK the window of
 //! seen packets.
 
-pub mod job;
 pub mod key;
 pub mod master;
 pub mod node;
