@@ -2,6 +2,7 @@
 //! result, which is exact whatever the network does.
 //!
 //! - [`worker`], [`master`]: the machines of hosts; [`switch`] and [`system`]: the program of switches.
+//! - [`membership`]: who takes part in a job, of pairs or of vectors.
 //! - [`key`], [`table`]: keys of fixed length, and the slots in which they are added up; [`sketch`]: how many keys there are.
 //! - [`source`]: what a worker sends, divided into epochs; [`totals`]: what the master has collected.
 //! - [`vector`]: the same for dense vectors, which all workers get the sum of (all-reduce).
@@ -23,9 +24,9 @@
 
 pub mod key;
 pub mod master;
+pub mod membership;
 pub mod node;
 pub mod packet;
-mod silence;
 pub mod sketch;
 pub mod source;
 pub mod switch;

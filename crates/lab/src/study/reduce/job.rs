@@ -486,14 +486,14 @@ impl JobNode {
         record.started = Some(now);
         let workers = job.workers.len() as u8;
         let token = mix(self.config.seed ^ u64::from(job.number) << 32);
-        let config = master::Config {
+        let mut config = master::Config {
             operator: self.config.operator,
             aggregation: self.config.aggregation,
             hold: self.config.hold,
             window: self.config.window,
-            give_up: Span::from_secs(3_600),
             ..master::Config::new(job.number, self.host, workers, token, mix(token))
         };
+        config.members.give_up = Span::from_secs(3_600);
         *side = Some(self.reduce.masters().len());
         self.reduce.add_master(MasterSide::new(config, now));
         let (number, share) = (job.number, job.bytes.div_ceil(u64::from(workers)));
