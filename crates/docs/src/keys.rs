@@ -62,16 +62,29 @@ pub fn read(file: &str, text: &str) -> Result<Vec<KeyTable>, (usize, String)> {
             in_macro = true;
         } else if line == "}" {
             in_macro = false;
-        } else if code.contains("deny_unknown_fields") && code.starts_with("#[") {
-            refuses_unknown = true;
+        } else if code.starts_with("#[") {
+            // rustfmt divides long attributes into lines.
+            let mut attribute = code.to_owned();
+            while !attribute.ends_with(']') {
+                let Some((_, line)) = lines.next() else { break };
+                attribute.push_str(line.trim());
+            }
+            refuses_unknown |= attribute.contains("deny_unknown_fields");
         } else if let Some(name) = struct_name(code).filter(|_| refuses_unknown || in_macro) {
             let indent = &line[..line.len() - line.trim_start().len()];
             let end = format!("{indent}}}");
             let body = lines.by_ref().take_while(|(_, line)| *line != end);
             let keys = read_keys(body.map(|(index, line)| (index + 1, line.trim())))?;
             refuses_unknown = false;
+            if keys.is_empty() {
+                return Err((index + 1, format!("the table `{name}` has no keys")));
+            }
             tables.push(KeyTable { file: file.into(), line: index + 1, name, keys });
-        } else if !code.starts_with("#[") && !code.starts_with("//") {
+        } else if !code.starts_with("//") {
+            // The declaration of a macro has no keys of its own.
+            if refuses_unknown && code.contains("struct ") && !code.contains('$') {
+                return Err((index + 1, format!("a table that is not understood: {code}")));
+            }
             refuses_unknown = false;
         }
     }
@@ -162,10 +175,11 @@ pub fn render(tables: &[KeyTable], text: &str) -> Result<String, String> {
 
 /// Returns whether every key of a table is a table itself.
 fn encloses_only(tables: &[KeyTable], table: &KeyTable) -> bool {
-    table.keys.iter().all(|key| {
+    let is_table = |key: &Key| {
         let inner = key.kind.trim_start_matches("Option<").trim_end_matches('>');
         tables.iter().any(|table| inner.rsplit("::").next() == Some(table.name.as_str()))
-    })
+    };
+    !table.keys.is_empty() && table.keys.iter().all(is_table)
 }
 
 /// Returns the tables that no document shows. What only encloses other tables needs none.
@@ -241,7 +255,10 @@ struct Other {
     x: u8,
 }
 
-#[serde(deny_unknown_fields)]
+#[serde(
+    deny_unknown_fields,
+    default
+)]
 struct Around {
     inner: Option<a::Table>,
 }
@@ -290,6 +307,14 @@ struct Around {
     }
 
     #[test]
+    fn a_table_without_keys_encloses_nothing() {
+        let of = |keys| KeyTable { file: "x.rs".into(), line: 1, name: "Empty".into(), keys };
+        assert_eq!(missing(&[of(vec![])], &[]).len(), 1);
+        let enclosing = tables().pop().unwrap();
+        assert!(encloses_only(&tables(), &enclosing));
+    }
+
+    #[test]
     fn a_key_without_a_comment_is_a_problem() {
         assert_eq!(undocumented(&tables()), []);
         let text = SOURCE.replace("    /// The name.\n", "");
@@ -305,6 +330,8 @@ struct Around {
             ("r#in: bool,", "r#in: Vec<\n"),
             ("#[serde(skip)]", "#[serde(rename = \"d\")]"),
             ("#[serde(skip)]", "#[serde(flatten)]"),
+            ("struct Around {\n", "struct Around\n{\n"),
+            ("    inner: Option<a::Table>,\n", ""),
         ] {
             assert!(read("x.rs", &SOURCE.replace(from, to)).is_err(), "{to}");
         }
