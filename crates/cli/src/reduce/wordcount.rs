@@ -17,8 +17,8 @@ use super::master::{finish, show};
 use super::output::Sink;
 use super::worker::count;
 use super::{ended, failed};
+use crate::shell::escaped;
 use crate::shell::signal::Interrupt;
-use crate::shell::{escaped, status};
 
 pub(super) fn wordcount(args: &WordCountArgs) -> miette::Result<u8> {
     let stop = Interrupt::watch()?;
