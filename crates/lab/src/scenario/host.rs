@@ -140,7 +140,7 @@ pub struct QuantileKey(pub f64, pub Microseconds);
 #[serde(deny_unknown_fields, default)]
 pub struct HostTable {
     /// `"per-direction"`: one for receiving and one for sending at each host. A number: shared by
-    /// all hosts and the switch process, first come, first served. Default: `"per-direction"`.
+    /// all hosts and the switch process. Default: `"per-direction"`.
     pub processors: ProcessorsKey,
     /// Processor time of a system call that moves a batch. Default: 0.
     pub send_system_call_ns: Nanoseconds,
@@ -175,11 +175,10 @@ pub struct HostTable {
     /// For information only.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub clock_grain_ns: Option<Nanoseconds>,
-    /// How late a sleeping thread runs: quantiles `[share, microseconds]`, linear in between.
-    /// Default: never late.
+    /// How late a sleeping thread runs: quantiles `[share, microseconds]`. Default: never late.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub wake_us: Vec<QuantileKey>,
-    /// Processor time of going to sleep and waking up. Default: 0.
+    /// Processor time of sleeping and waking up. Default: 0.
     pub wake_cost_ns: Nanoseconds,
     /// `host_send_delay` and `host_receive_delay` are for ideal times only. Default: true.
     pub replaces_delays: bool,
@@ -210,10 +209,9 @@ pub struct SwitchTable {
     pub byte_ns: Nanoseconds,
     /// Of each pair that a program consumes. Default: 0.
     pub pair_ns: Nanoseconds,
-    /// Processor time of going to sleep and waking up. Default: 0.
+    /// Processor time of sleeping and waking up. Default: 0.
     pub wake_cost_ns: Nanoseconds,
-    /// How late a sleeping thread runs: quantiles `[share, microseconds]`, linear in between.
-    /// Default: never late.
+    /// How late a sleeping thread runs: quantiles `[share, microseconds]`. Default: never late.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub wake_us: Vec<QuantileKey>,
     /// A turn starts at the earliest this long after the one before. Default: 0.
