@@ -153,18 +153,23 @@ fn arguments(text: &str) -> impl Iterator<Item = (&str, &str)> {
 }
 
 /// Returns the rows of tables. `Switch trim=TrimQueues` are the keys of `Switch`, and then those of `TrimQueues` with
-/// `trim.` before them.
+/// `trim.` before them. Keys with the same doc comment share a row.
 ///
 /// # Errors
 /// A table is not there, or the name is that of several.
 pub fn render(tables: &[KeyTable], text: &str) -> Result<String, String> {
-    let mut rows = Vec::new();
+    let mut rows: Vec<[String; 3]> = Vec::new();
     for (prefix, argument) in arguments(text) {
         for key in &find(tables, argument)?.keys {
             let (meaning, default) = key.meaning_and_default();
             let dot = if prefix.is_empty() { "" } else { "." };
             let name = format!("`{prefix}{dot}{}`", key.name);
-            rows.push([name, meaning.trim_end_matches('.').to_owned(), default.to_owned()]);
+            let meaning = meaning.trim_end_matches('.');
+            match rows.iter_mut().find(|row| row[1] == meaning && row[2] == default) {
+                Some([names, ..]) if names.split(", ").any(|other| other == name) => {}
+                Some([names, ..]) => *names = format!("{names}, {name}"),
+                None => rows.push([name, meaning.to_owned(), default.to_owned()]),
+            }
         }
     }
     if rows.is_empty() {
@@ -294,6 +299,20 @@ struct Around {
             render(&twice, "AKeys").unwrap_err(),
             "`AKeys` is the name of 2 tables in the code"
         );
+    }
+
+    #[test]
+    fn keys_with_the_same_comment_share_a_row() {
+        let both = [tables(), read("y.rs", &SOURCE.replace("AKeys", "BKeys")).unwrap()].concat();
+        let row = |text| render(&both, text).unwrap().lines().nth(2).unwrap().to_owned();
+        assert_eq!(
+            row("AKeys b=BKeys"),
+            "| `count`, `b.count` | How many | 3, or `b` if it is set |"
+        );
+        assert_eq!(row("AKeys BKeys"), "| `count` | How many | 3, or `b` if it is set |");
+        let other = read("y.rs", &SOURCE.replace("AKeys", "BKeys").replace("3, or", "4, or"));
+        let both = [tables(), other.unwrap()].concat();
+        assert_eq!(render(&both, "AKeys b=BKeys").unwrap().lines().count(), 5);
     }
 
     #[test]

@@ -24,19 +24,19 @@ pub struct Fabric {
     /// `"single-switch"`, `"dumbbell"`, `"leaf-spine"`, `"fat-tree"`, or a pod: `"racks"`,
     /// `"rackless"`, `"tor-circuits"`. Required.
     pub(crate) topology: TopologyName,
-    /// single-switch: number of hosts, required. rackless: servers, by default one per port.
+    /// single-switch: hosts, required. rackless: servers, by default one per port.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) hosts: Option<AtLeast<2>>,
-    /// dumbbell: hosts at the left. Required.
+    /// dumbbell: hosts at this side. Required.
     #[serde(skip_serializing_if = "Option::is_none")]
     left: Option<AtLeast<1>>,
-    /// dumbbell: hosts at the right. Required.
+    /// dumbbell: hosts at this side. Required.
     #[serde(skip_serializing_if = "Option::is_none")]
     right: Option<AtLeast<1>>,
-    /// leaf-spine: number of leaves. Required.
+    /// leaf-spine: leaves, and hosts at each. Required.
     #[serde(skip_serializing_if = "Option::is_none")]
     leaves: Option<AtLeast<1>>,
-    /// leaf-spine: hosts at each leaf. Required.
+    /// leaf-spine: leaves, and hosts at each. Required.
     #[serde(skip_serializing_if = "Option::is_none")]
     hosts_per_leaf: Option<AtLeast<1>>,
     /// leaf-spine: spines, with one link to each leaf. Default: by `oversubscription` and
@@ -57,13 +57,15 @@ pub struct Fabric {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) circuit_ports: Option<PerTor>,
     /// rackless: each server's ToR: `[0, 0, 1, 1]`. tor-circuits: pairs of ToRs, also repeated:
-    /// `[[0, 1], [0, 2]]`. Default: rackless: in order; tor-circuits: required.
+    /// `[[0, 1], [0, 2]]`. Default: rackless: in order; otherwise required.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) circuits: Option<Vec<Circuit>>,
-    /// Pods: time in which the OCS switches. Default: `"25 ms"`.
+    /// Pods: time in which the OCS switches, and from then until links are up. Default: `"25 ms"`;
+    /// `"0 s"`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) switching_delay: Option<Unit<Span>>,
-    /// Pods: time until links are up after that. Default: `"0 s"`.
+    /// Pods: time in which the OCS switches, and from then until links are up. Default: `"25 ms"`;
+    /// `"0 s"`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) link_delay: Option<Unit<Span>>,
     /// Pods: ports that are dark for both delays: `"moved"`, those of changed circuits, or `"all"`.
@@ -73,34 +75,37 @@ pub struct Fabric {
     /// Rate of hosts' links. Default: `"10 Gbps"`.
     #[serde(default = "default_host_link")]
     host_link: Unit<Rate>,
-    /// Rate of a link between switches; pods: of an uplink or a circuit between ToRs. Default:
-    /// leaf-spine: by `oversubscription` 1; otherwise `host_link`.
+    /// Rate between switches; pods: of an uplink or circuit; fat-tree: above the aggregation
+    /// switches, and below. Default: `host_link`, leaf-spine: by `oversubscription` 1; `core_link`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) core_link: Option<Unit<Rate>>,
-    /// fat-tree: rate below the aggregation switches; `core_link` is above. Default: `core_link`.
+    /// Rate between switches; pods: of an uplink or circuit; fat-tree: above the aggregation
+    /// switches, and below. Default: `host_link`, leaf-spine: by `oversubscription` 1; `core_link`.
     #[serde(skip_serializing_if = "Option::is_none")]
     aggregation_link: Option<Unit<Rate>>,
-    /// Instead of `core_link` (leaf-spine: or `spines`): rate of a leaf's hosts over its uplinks'.
-    /// Pods: of the ToR where it is largest.
+    /// Instead of `core_link` (leaf-spine: or `spines`): rate of a leaf's hosts over its uplinks',
+    /// in pods at most.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) oversubscription: Option<f64>,
-    /// Propagation delay of hosts' links. Default: `"50 ns"`.
+    /// Propagation delay of hosts' links, and between switches. Default: `"50 ns"`.
     #[serde(default = "default_link_delay")]
     host_link_delay: Unit<Span>,
-    /// List of them; host *i* uses entry *i* modulo its length.
+    /// Those of hosts' links; host *i* uses entry *i* modulo their number.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     host_link_delays: Vec<Unit<Span>>,
-    /// Propagation delay between switches. Default: `"50 ns"`.
+    /// Propagation delay of hosts' links, and between switches. Default: `"50 ns"`.
     #[serde(default = "default_link_delay")]
     core_link_delay: Unit<Span>,
-    /// From the transport's decision to the first bit on the link. Default: `"500 ns"`.
+    /// From the transport's decision to the first bit on the link; from the last bit to the
+    /// transport. Default: `"500 ns"`.
     #[serde(default = "default_host_delay")]
     host_send_delay: Unit<Span>,
-    /// From the last bit to the transport. Default: `"500 ns"`.
+    /// From the transport's decision to the first bit on the link; from the last bit to the
+    /// transport. Default: `"500 ns"`.
     #[serde(default = "default_host_delay")]
     host_receive_delay: Unit<Span>,
-    /// Time per packet of a host's receive processor; 1024 packets wait, more are dropped. Not in
-    /// ideal times or with `[host]`; simulator only. Default: none.
+    /// Time per packet of a host's receive processor; 1024 wait, more are dropped. Not in ideal
+    /// times or with `[host]`; simulator only.
     #[serde(skip_serializing_if = "Option::is_none")]
     host_receive_cost: Option<Unit<Span>>,
     /// Table: the switches, all alike.
@@ -145,8 +150,7 @@ struct Switch {
     /// Multiple of its free part that a port may hold. Default: 1.
     #[serde(skip_serializing_if = "Option::is_none")]
     shared_alpha: Option<f64>,
-    /// Limit: longer queues mark ECN-capable packets. Default: `"65 packets"` (DCTCP's rule at 10
-    /// Gbps).
+    /// Limit: longer queues mark ECN-capable packets. Default: `"65 packets"` (DCTCP at 10 Gbps).
     ecn_threshold: Limit,
     /// `true` or a table: full queues trim packets to headers. Default: false.
     // A resolved scenario omits `trim = false`, because a sweep over a key of the table could not replace it.
@@ -156,7 +160,7 @@ struct Switch {
     #[serde(skip_serializing_if = "is_true")]
     priorities: bool,
     /// The message with the fewest remaining bytes goes first, and a full queue drops from that
-    /// with the most. Not with `trim`, `shared_buffer` or `priorities = false`. Default: false.
+    /// with the most. Only with `priorities`, without `trim` and `shared_buffer`. Default: false.
     #[serde(skip_serializing_if = "is_false")]
     pfabric: bool,
     /// Above `ecn_threshold` packets that are not ECN-capable are dropped (Aeolus). Default: false.
@@ -219,13 +223,15 @@ impl Trim {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(deny_unknown_fields, default)]
 struct TrimQueues {
-    /// Limit: data that a port holds before it trims. Default: `"8 packets"`.
+    /// Limits: data that a port holds before it trims, and headers. Default: `"8 packets"`; `"16
+    /// packets"`.
     data_queue: Limit,
-    /// Limit: headers that a port holds. Default: `"16 packets"`.
+    /// Limits: data that a port holds before it trims, and headers. Default: `"8 packets"`; `"16
+    /// packets"`.
     header_queue: Limit,
     /// Headers without room return to senders. Default: true.
     return_to_sender: bool,
-    /// Headers and packets of the highest priority per packet of data, 1 to 255. `"unlimited"`:
+    /// Headers and packets of the highest priority per packet of data, at most 255. `"unlimited"`:
     /// strict priority; data can wait for seconds. Default: 10.
     headers_per_packet: Count,
 }

@@ -19,9 +19,11 @@ keys! {
         /// Packets sent without being pulled. Default: paper: 15, or three idle round trips if
         /// more; polo-slides: 12.
         initial_window: u16 => initial_window,
-        /// Least retransmission timeout. Default: paper: `"5 ms"`; polo-slides: `"1 ms"`.
+        /// Shortest and longest retransmission timeout. Default: paper: `"5 ms"`, `"10 ms"`;
+        /// polo-slides: `"1 ms"`, `"8 ms"`.
         min_rto: Unit<Span> => min_rto,
-        /// Longest. Default: paper: `"10 ms"`; polo-slides: `"8 ms"`.
+        /// Shortest and longest retransmission timeout. Default: paper: `"5 ms"`, `"10 ms"`;
+        /// polo-slides: `"1 ms"`, `"8 ms"`.
         max_rto: Unit<Span> => max_rto,
         /// Percentage of its link that a receiver pulls. Default: 99.
         pull_percent: u32 => pull_percent,
@@ -126,13 +128,14 @@ keys! {
         free_tokens: AtLeast<1, u16>,
         /// Longer messages have no free packets. Default: false; yaps: true.
         free_for_short_only: bool => free_for_short_only,
-        /// Time before the end of the free packets at which the next token is sent. Default: a
-        /// round trip; yaps, polo-slides: `"0 s"`.
+        /// Time before the end of the free packets of the next token. Default: a round trip; yaps,
+        /// polo-slides: `"0 s"`.
         token_lead: Unit<Span> => token_lead,
         /// Validity of a token. Default: 1.5 full packets on the link.
         token_expiry: Unit<Span> => token_expiry,
-        /// Time from its last token until a message gets tokens for missing packets. Late data adds
-        /// twice the mean excess. Default: 9 full packets; paper: or a round trip and one more.
+        /// Time after its last token until a message gets tokens for missing packets; late data
+        /// adds twice the mean excess. Default: 9 full packets; paper: or a round trip and one
+        /// more.
         resend_after: Unit<Span> => resend_after,
         /// Next message: `"srpt"` or `"round-robin"`. Default: `"srpt"`; polo-slides:
         /// `"round-robin"`.

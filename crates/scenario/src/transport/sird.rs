@@ -22,12 +22,14 @@ keys! {
         bdp: AboveZero<Bytes>,
         /// B, in `bdp`: credit and unscheduled data on their way to a receiver. Default: 1.5.
         global_bucket: Products,
-        /// In `bdp`: the same from one sender without marks, and the most sent without credit by a
+        /// In `bdp`: the same from one sender without marks, and the most without credit of a
         /// message and to a receiver. Default: 1.
         sender_bucket: Products,
-        /// In `bdp`: least `sender_bucket` by marks of the sender. Default: 0.1.
+        /// In `bdp`: least `sender_bucket` by marks of the sender, and of switches. Default: 0.1;
+        /// 0.03.
         min_host_bucket: Products,
-        /// In `bdp`: least `sender_bucket` by marks of switches. Default: 0.03.
+        /// In `bdp`: least `sender_bucket` by marks of the sender, and of switches. Default: 0.1;
+        /// 0.03.
         min_network_bucket: Products,
         /// UnschT, in `bdp`: longer messages ask for credit first. Default: 1.
         unscheduled_threshold: Products,
@@ -35,7 +37,7 @@ keys! {
         csn_threshold: Products,
         /// Weight of the last packets in the mean fraction of marked ones. Default: 0.08.
         gain: Thousandths<1> => gain,
-        /// Percentage of the receiver's link. Default: 100.
+        /// Percentage of the receiver's link for credit. Default: 100.
         credit_percent: Whole<1, 100, u32>,
         /// Percentage of a sender's packets for its shortest message's receiver; the rest goes to
         /// all in turn. Default: 50.
@@ -45,7 +47,7 @@ keys! {
         /// 2: unscheduled data has priority. 1: none has. Default: 2.
         data_levels: u8,
         /// Time until credit for a missing packet is given again, doubled each time, and longer
-        /// while much is on its way. Default: ten `bdp` on the link, at least `"100 us"`.
+        /// under load. Default: ten `bdp` on the link, at least `"100 us"`.
         resend_after: Unit<Span> => resend_after,
         /// Packets take any path. Default: true.
         spray: bool => common.spray,

@@ -19,20 +19,23 @@ keys! {
         profile: Profile,
         /// tcp: `"cubic"`, `"newreno"`, or, with the kernel's TCP, `"bbr"`. Default: `"cubic"`.
         congestion: Congestion,
-        /// `"cubic"`: slow start's end before a loss: `"linux"`, `"plus-plus"` (RFC 9406; no effect
-        /// below an RTT of 4 ms) or `"off"`. Default: `"linux"`.
+        /// cubic: slow start's end before a loss: `"linux"`, `"plus-plus"` (RFC 9406; from an RTT
+        /// of 4 ms on) or `"off"`. Default: `"linux"`.
         hystart: HyStart,
         /// First congestion window, in segments. Default: 10.
         initial_window: AtLeast<1> => initial_window_segments,
-        /// Timeout before the first measurement. Default: `min_rto`.
+        /// Retransmission timeout before the first measurement, shortest and longest. Default:
+        /// `min_rto`; `"1 ms"`; `"100 ms"`.
         initial_rto: Unit<Span> => initial_rto,
-        /// Shortest retransmission timeout. Default: `"1 ms"`.
+        /// Retransmission timeout before the first measurement, shortest and longest. Default:
+        /// `min_rto`; `"1 ms"`; `"100 ms"`.
         min_rto: AboveZero<Span> => min_rto,
-        /// Longest retransmission timeout. Default: `"100 ms"`.
+        /// Retransmission timeout before the first measurement, shortest and longest. Default:
+        /// `min_rto`; `"1 ms"`; `"100 ms"`.
         max_rto: Unit<Span> => max_rto,
-        /// Segments per acknowledgement. Default: 2.
+        /// Segments, or time, after which an acknowledgement is sent. Default: 2; `"200 us"`.
         ack_every: AtLeast<1> => ack_every_segments,
-        /// Time after which one segment is acknowledged. Default: `"200 us"`.
+        /// Segments, or time, after which an acknowledgement is sent. Default: 2; `"200 us"`.
         delayed_ack: Unit<Span> => delayed_ack,
         /// Immediate acknowledgements at first, and after `idle_restart`. Default: 16.
         quick_acks: AtLeast<0> => quick_acks,
@@ -49,17 +52,17 @@ keys! {
         limited_transmit: bool => limited_transmit,
         /// A probe finds losses at the tail (RFC 8985). Default: true.
         tail_loss_probe: bool => tail_loss_probe,
-        /// Losses, also of retransmissions, are found by time (RFC 8985); false: by RFC 6675.
-        /// Default: true.
+        /// Losses, also of retransmissions, are found by time (RFC 8985), or by RFC 6675. Default:
+        /// true.
         rack: bool => rack,
-        /// After losses and marks the window shrinks by what arrives (RFC 6937, RFC 9937); false:
-        /// at once. Default: true.
+        /// After losses and marks the window shrinks by what arrives (RFC 6937, RFC 9937), or at
+        /// once. Default: true.
         prr: bool => prr,
         /// Reductions in vain are undone (RFC 5682, RFC 3708). Default: true.
         undo: bool => undo,
-        /// The window decays when idle. Default: true.
+        /// The window decays after this idle time, or a longer RTO. Default: true; `"200 ms"`.
         slow_start_after_idle: bool => slow_start_after_idle,
-        /// After this idle time, or a longer RTO. Default: `"200 ms"`.
+        /// The window decays after this idle time, or a longer RTO. Default: true; `"200 ms"`.
         idle_restart: Unit<Span> => idle_restart,
         /// tcp: classic ECN. Default: false.
         ecn: bool => ecn,

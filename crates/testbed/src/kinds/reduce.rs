@@ -1,10 +1,10 @@
 //! Jobs on real hosts.
 
 use rackweave_core::{DropReason, Time};
-use rackweave_group::reduce::job::{Job, Map, Record};
 use rackweave_group::reduce::switch;
 use rackweave_lab::results::trunk_bytes;
 use rackweave_lab::scenario::PointSpec;
+use rackweave_lab::study::reduce::job::{Job, Map, Record};
 use rackweave_lab::study::reduce::{ReduceConfig, ReduceResult, ReduceSummary};
 use rackweave_lab::study::{StudyDetail, StudySummary};
 use rackweave_sim::result::RunResult;

@@ -1,7 +1,7 @@
 //! What the processes of a point have reported, as results of the simulator are.
 
 use rackweave_core::{Framing, HostId, RecoveryCounters, Span, Time, frame};
-use rackweave_lab::study::reduce::Controller;
+use rackweave_rackless::control::Controller;
 use rackweave_sim::result::{
     Counters, End, Goodput, MeasuredRoundTrip, Outcome, RunResult, TransportRecovery,
 };

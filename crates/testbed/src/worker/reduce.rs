@@ -1,11 +1,12 @@
 //! A host of a run with jobs: the machines of the simulator's host, over the socket of the product.
 
 use rackweave_core::{Ecn, Header as _, HostId, Mixed, Node as _, Span, Time};
-use rackweave_group::reduce::job::{JobNode, Record};
 use rackweave_group::reduce::packet::packet;
 use rackweave_lab::study::reduce::ReduceConfig;
+use rackweave_lab::study::reduce::job::{JobNode, Record};
 use rackweave_linux::Clock;
 use rackweave_reduce::{Attachment, Machine, Net};
+use rackweave_sim::GroupNode as _;
 use rackweave_wire::frame::ip_address;
 use rackweave_wire::reduce::{Header, PORT};
 

@@ -1,9 +1,9 @@
 //! What adds up the pairs of jobs: `[transport]` of a scenario with `[workload.reduce]`.
 
 use rackweave_core::{Destination, Span};
-use rackweave_group::reduce::job::{self, Job};
 use rackweave_group::reduce::master::{Aggregation, Epochs};
 use rackweave_group::reduce::source::Order;
+use rackweave_rackless::control::Occasion;
 use rackweave_scenario::de::{self, DeError};
 use rackweave_scenario::item::About;
 use rackweave_scenario::keys::{Chosen, divide, keys, schemes};
@@ -15,7 +15,8 @@ use rackweave_sim::Fabric;
 use rackweave_wire::reduce::Rule;
 use serde::Deserialize;
 
-use super::{Occasion, ReduceConfig, Switches};
+use super::job::{self, Job};
+use super::{ReduceConfig, Switches};
 use crate::study::unknown_scheme;
 
 schemes! {
