@@ -73,7 +73,8 @@ impl ReduceConfig {
     }
 
     /// Returns the job that the control plane knows by this number.
-    pub(crate) fn job_of(&self, id: JobId) -> Option<&Job> {
+    #[must_use]
+    pub fn job_of(&self, id: JobId) -> Option<&Job> {
         self.jobs.iter().find(|job| job::id(job.number) == id)
     }
 
