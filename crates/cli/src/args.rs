@@ -105,13 +105,13 @@ pub(crate) enum Command {
     rackweave run my.toml --json | jq '.points[] | {transport, p99: .slowdown.p99}'\n  \
     rackweave run my.toml --shard 3/8 --out out/shards; rackweave merge out/shards --out out/all")]
 pub(crate) struct RunArgs {
-    /// Scenario file, `-` for standard input, or the name of a built-in one (see `rackweave list scenarios`).
+    /// Scenario file, `-` for standard input, or a built-in one (`rackweave list scenarios`).
     #[arg(value_name = "SCENARIO.toml")]
     pub(crate) scenario: String,
     /// Set a key, replacing its value in the file, or a sweep over it.
     #[arg(long = "set", value_name = "KEY=VALUE")]
     pub(crate) sets: Vec<String>,
-    /// Simulate hosts that cost what this file says, as `rackweave calibrate` writes it.
+    /// Simulate hosts with the costs of this file (`rackweave calibrate`).
     #[arg(long, value_name = "FILE")]
     pub(crate) host: Option<PathBuf>,
     /// Random seed (default: the scenario's).
@@ -120,19 +120,20 @@ pub(crate) struct RunArgs {
     /// Points to run in parallel (default: one per core, or one for each `--threads` cores).
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
     pub(crate) jobs: Option<u16>,
-    /// Threads for each point of 256 hosts or more; `--explain` says which points can use them. Results are the same.
+    /// Threads for each point of 256 hosts or more, if --explain says so. Results are the same.
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..))]
     pub(crate) threads: u16,
     /// Directory for the results (default: out/NAME).
     #[arg(long, value_name = "DIR")]
     pub(crate) out: Option<PathBuf>,
-    /// Write every table as a Parquet file too, beside its CSV file and with the types of the Python package's frames.
+    /// Write every table as a Parquet file too.
     #[arg(long, conflicts_with = "shard")]
     pub(crate) parquet: bool,
-    /// Keep each finished point in DIR/points, and take those that an interrupted run has left there.
+    /// Keep each finished point in DIR/points, and take the points of an interrupted run.
     #[arg(long)]
     pub(crate) resume: bool,
-    /// Run only each N-th point, from the I-th on (0 <= I < N), and keep them in DIR/points for `merge`; implies --resume.
+    /// Run only each N-th point, from the I-th on, and keep them in DIR/points for `merge`; implies
+    /// --resume.
     #[arg(long, value_name = "I/N", conflicts_with = "explain")]
     pub(crate) shard: Option<Shard>,
     /// Print only summary.json on standard output, and nothing else there.
@@ -185,7 +186,7 @@ pub(crate) struct MergeArgs {
     rackweave testbed testbed --set 'sweep.transport.name=[\"homa\", \"tcp\"]'\n\n\
     Exit codes: 0 done, 1 ran and something failed, 2 wrong usage or file, or refused, 130 interrupted.")]
 pub(crate) struct TestbedArgs {
-    /// Scenario file, or the name of a built-in one (see `rackweave list scenarios`).
+    /// Scenario file, or a built-in one (`rackweave list scenarios`).
     #[arg(value_name = "SCENARIO.toml")]
     pub(crate) scenario: String,
     /// Make hosts UDP sockets on loopback: no root, no kernel TCP.
@@ -231,7 +232,7 @@ pub(crate) struct CalibrateArgs {
     /// Make hosts UDP sockets on loopback, which needs no privileges.
     #[arg(long)]
     pub(crate) overlay: bool,
-    /// Measure this number of times, of which the medians count.
+    /// Number of rounds, whose medians count.
     #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u32).range(3..=1000))]
     pub(crate) rounds: u32,
     /// Print only JSON on standard output.
@@ -263,10 +264,10 @@ pub(crate) struct PaperArgs {
     /// A paper (dcpim, homa, orca, ordc, pfabric, polo, sird, swift, swp2p, two-worlds, uet), or a claims file (default: all papers).
     #[arg(value_name = "PAPER")]
     pub(crate) paper: Option<String>,
-    /// Simulate hosts that cost what this file says, as `rackweave calibrate` writes it.
+    /// Simulate hosts with the costs of this file (`rackweave calibrate`).
     #[arg(long, value_name = "FILE")]
     pub(crate) host: Option<PathBuf>,
-    /// Set a key in all scenarios, for an experiment: the claims are those of the files as they are.
+    /// Set a key in all scenarios, for an experiment.
     #[arg(long = "set", value_name = "KEY=VALUE")]
     pub(crate) sets: Vec<String>,
     /// Run only this claim; may be repeated (see --list).
@@ -284,7 +285,7 @@ pub(crate) struct PaperArgs {
     /// Points to run in parallel (default: one per core, or one for each `--threads` cores).
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
     pub(crate) jobs: Option<u16>,
-    /// Threads for each point of 256 hosts or more; `run --explain` says which points can use them. Results are the same.
+    /// Threads for each point of 256 hosts or more. Results are the same.
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..))]
     pub(crate) threads: u16,
     /// List the claims without running them.

@@ -27,14 +27,14 @@ pub(crate) struct CompareArgs {
     /// Directory of the second result, or its summary.json.
     #[arg(value_name = "B")]
     pub(crate) b: PathBuf,
-    /// Compare every measure, by message size too, and list those that do not differ.
+    /// Compare and list every measure, by message size too.
     #[arg(long)]
     pub(crate) all: bool,
     /// Print the comparison as JSON.
     #[arg(long)]
     pub(crate) json: bool,
-    /// End with 1 unless the results are complete, have the same points and measures, and each measure is the same within the
-    /// noise of its seeds. Here a measure that differs by itself counts as well, since few seeds do not tell it from chance.
+    /// End with 1 unless results and points are complete and each measure is the same within the
+    /// noise of its seeds.
     #[arg(long)]
     pub(crate) exit_code: bool,
 }

@@ -2,6 +2,7 @@
 //!
 //! `<!-- generated: help cast send -->` is the table of the options of `rackweave cast send`, or of the subcommands of a
 //! command that has some; `<!-- generated: exit-codes cast send -->` is that of the exit codes that its help names.
+//! `<!-- generated: help cast receive as cast send -->` names the options that are those of `cast send` in its last row.
 //! `RACKWEAVE_BLESS=1 cargo test -p rackweave documents` writes them.
 
 use std::path::Path;
@@ -87,7 +88,27 @@ fn option(arg: &Arg) -> [String; 3] {
     [usage(arg), meaning.trim_end_matches('.').to_owned(), default]
 }
 
-fn help(command: &Command) -> String {
+/// The path of a marker's command, and that of the command whose options its table only names.
+fn paths(marker: &Marker) -> (&str, Option<&str>) {
+    match marker.arguments.split_once(" as ") {
+        Some((path, other)) => (path, Some(other)),
+        None => (&marker.arguments, None),
+    }
+}
+
+/// One row for options that another command has too.
+fn shared(options: &[[String; 3]], other: &Command) -> [String; 3] {
+    let names = options.iter().map(|[usage, ..]| {
+        let name = usage.split(" <").next().unwrap_or(usage);
+        format!("{}`", name.trim_end_matches('`'))
+    });
+    let names = names.collect::<Vec<_>>().join(", ");
+    let other = other.get_bin_name().unwrap_or_else(|| other.get_name());
+    [names, format!("as of `{other}`"), String::new()]
+}
+
+/// The subcommands and options of a command. Options that `other` has with the same text share a row.
+fn help(command: &Command, other: Option<&Command>) -> String {
     let subcommands = command.get_subcommands().filter(|sub| !sub.is_hide_set());
     let subcommands: Vec<[String; 2]> = subcommands
         .map(|sub| {
@@ -95,7 +116,10 @@ fn help(command: &Command) -> String {
             [format!("`{name}`"), line(sub.get_about()).trim_end_matches('.').to_owned()]
         })
         .collect();
-    let options: Vec<[String; 3]> = visible(command).map(option).collect();
+    let known: Vec<[String; 3]> = other.into_iter().flat_map(visible).map(option).collect();
+    let (same, mut options): (Vec<_>, Vec<_>) =
+        visible(command).map(option).partition(|row| known.contains(row));
+    options.extend(other.filter(|_| !same.is_empty()).map(|other| shared(&same, other)));
     let options = generated::table(["option", "meaning", "default"], &options);
     generated::table(["command", "what it does"], &subcommands) + &options
 }
@@ -123,9 +147,11 @@ fn exit_codes(command: &Command) -> Result<String, String> {
 }
 
 fn generate(command: &Command, marker: &Marker) -> Option<Result<String, String>> {
-    let found = find(command, &marker.arguments);
+    let (path, other) = paths(marker);
+    let found = find(command, path);
+    let other = other.map(|path| find(command, path)).transpose();
     match marker.kind.as_str() {
-        "help" => Some(found.map(help)),
+        "help" => Some(found.and_then(|found| Ok(help(found, other?)))),
         "exit-codes" => Some(found.and_then(exit_codes)),
         _ => None,
     }
@@ -151,7 +177,7 @@ fn documents_have_the_options_of_the_command() {
 
 /// Collects the commands with options that have no block.
 fn without_block(command: &Command, path: &str, shown: &[Marker], missing: &mut Vec<String>) {
-    let is_shown = shown.iter().any(|marker| marker.arguments == path);
+    let is_shown = shown.iter().any(|marker| paths(marker).0 == path);
     if visible(command).next().is_some() && !is_shown {
         missing.push(path.to_owned());
     }
@@ -170,7 +196,7 @@ fn documents_have_a_block_of_each_command_with_options() {
     without_block(&command(), "", &shown, &mut missing);
     assert!(missing.is_empty(), "no document has the options of: {}", missing.join(", "));
     without_block(&command(), "", &shown[1..], &mut missing);
-    assert_eq!(missing, [shown[0].arguments.clone()]);
+    assert_eq!(missing, [paths(&shown[0]).0]);
 }
 
 #[test]
@@ -190,7 +216,15 @@ fn documents_get_rows_of_options_subcommands_and_exit_codes() {
                     | `-o, --out <DIR>` | Where to | here |\n\
                     | `--mode <M>` | How: `a`, `b` | `a` |\n\
                     | `<FILE>` | What &lt; \\| is read | required |\n";
-    assert_eq!(help(&command), expected);
+    assert_eq!(help(&command, None), expected);
+    let expected = "| option | meaning | default |\n|---|---|---|\n\
+                    | `--all` | All | |\n| `-o, --out` | as of `x` | |\n";
+    let other = Command::new("w").arg(clap::arg!(--all "All."));
+    let mut other =
+        other.arg(clap::arg!(-o --out <DIR> "Where to (default: here).").required(false));
+    other.build();
+    assert_eq!(help(&other, Some(&command)), expected);
+    assert_eq!(help(&other, Some(&Command::new("v"))), help(&other, None));
     let expected = "| exit code | meaning |\n|---|---|\n| 0 | all, or none |\n| 2 | wrong |\n";
     assert_eq!(exit_codes(&command).unwrap(), expected);
     assert!(exit_codes(find(&command, "y").unwrap()).is_err());

@@ -25,7 +25,7 @@ pub(crate) struct CompletionsArgs {
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Example:\n  rackweave man ~/.local/share/man/man1")]
 pub(crate) struct ManArgs {
-    /// The directory, which is created if it does not exist. Files of the same names are replaced.
+    /// The directory, created if need be.
     #[arg(value_name = "DIR")]
     pub(crate) out: PathBuf,
 }

@@ -36,14 +36,13 @@ pub(crate) struct SetupArgs {
     /// Transport: Homa or Polo over UDP, or the kernel's TCP.
     #[arg(long, default_value = "homa")]
     transport: TransportArg,
-    /// Profile of Homa: the published parameters to use.
+    /// Profile of Homa.
     #[arg(long, default_value = "leverage-homa")]
     profile: ProfileArg,
-    /// Use the transport of this scenario with its parameters, and its link rate: a file, such as out/NAME/scenario.resolved.toml, or a
-    /// built-in one.
+    /// Use the transport and link rate of this scenario (a file, or a built-in one).
     #[arg(long, value_name = "SCENARIO.toml", conflicts_with_all = ["transport", "profile", "congestion", "link"])]
     scenario: Option<String>,
-    /// Set a key of the scenario, for instance to choose one of several transports.
+    /// Set a key of the scenario.
     #[arg(long = "set", value_name = "KEY=VALUE", requires = "scenario")]
     sets: Vec<String>,
     /// Rate of this host's link, which Homa and Polo do not exceed.
@@ -58,7 +57,7 @@ pub(crate) struct SetupArgs {
     /// Congestion control of the kernel's TCP (default: the system's).
     #[arg(long, value_name = "NAME")]
     congestion: Option<String>,
-    /// Encrypt and authenticate everything with the secret in this file, the same at servers and clients (not with tcp).
+    /// Encrypt with the secret in this file, the same at servers and clients (not with tcp).
     #[arg(long, value_name = "FILE")]
     key: Option<PathBuf>,
 }
@@ -77,18 +76,18 @@ pub(crate) struct SetupArgs {
 pub(crate) struct ServeArgs {
     #[command(flatten)]
     setup: SetupArgs,
-    /// Address of the first thread; the others listen on the following ports.
+    /// Address of the first thread; others have the next ports.
     #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:4000", value_parser = address)]
     listen: SocketAddr,
     /// Threads, each with its own port.
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=256))]
     ports: u16,
-    /// Accept requests before the handshake from clients that have a ticket and have marked them as idempotent (with --key).
+    /// Accept idempotent requests before the handshake from clients with a ticket (with --key).
     ///
     /// Each is accepted once, but someone on the path can have it executed again, within fifteen seconds.
     #[arg(long)]
     accept_early: bool,
-    /// Also serve clients at these addresses (10.0.0.7, 10.0.0.0/24); may be repeated.
+    /// Also serve clients at these addresses; may be repeated.
     #[arg(long, value_name = "NET")]
     allow: Vec<Network>,
 }
@@ -123,16 +122,16 @@ pub(crate) struct BenchArgs {
     /// Threads, each with its own endpoint.
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=256))]
     ports: u16,
-    /// Open loop: gigabits of requests per second, at random times; 0: closed loop.
+    /// Open loop: gigabits of requests per second, at Poisson times; 0: closed loop.
     #[arg(long, value_name = "X", default_value_t = 0.0)]
     gbps: f64,
     /// Request short responses of 100 bytes.
     #[arg(long)]
     one_way: bool,
-    /// Measure the unloaded baseline: one request at a time, N of each length.
+    /// Measure one request at a time, N of each length.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..), conflicts_with_all = ["gbps", "outstanding", "ports", "stream"])]
     unloaded: Option<u64>,
-    /// Send one stream per thread instead of requests; the server replies with its digest.
+    /// Send one stream per thread, answered with its digest.
     #[arg(long, conflicts_with_all = ["one_way", "gbps", "workload", "outstanding"])]
     stream: bool,
     /// Stop after this many seconds (default: 10, unless another option ends the run).
@@ -141,7 +140,7 @@ pub(crate) struct BenchArgs {
     /// Stop after this many bytes of requests or streams.
     #[arg(long, value_name = "BYTES", value_parser = bytes)]
     total: Option<u64>,
-    /// Count a request as failed if it is not answered within this many seconds.
+    /// Seconds after which an unanswered request has failed.
     #[arg(long, value_name = "SECONDS", default_value_t = 10.0)]
     deadline: f64,
     /// Truncate messages to the transport's longest.
@@ -150,14 +149,14 @@ pub(crate) struct BenchArgs {
     /// Compare each response with its request, and print the digests of both.
     #[arg(long)]
     check: bool,
-    /// Requests may be executed more than once: with --tickets, the first ones are sent before the handshake.
+    /// Requests may be executed more than once, and with --tickets before the handshake.
     #[arg(long)]
     idempotent: bool,
-    /// Keep tickets of servers in this file (mode 0600), to save a round trip at the start of the next run (with --key and
-    /// --idempotent; the server needs --accept-early).
+    /// Keep tickets of servers in this file, for early calls in the next run (needs --key and
+    /// --idempotent).
     #[arg(long, value_name = "FILE")]
     tickets: Option<PathBuf>,
-    /// Write the length and RTT of every request to a file, in cp_node's format.
+    /// Write lengths and RTTs of all requests to a file, in cp_node's format.
     #[arg(long, value_name = "FILE")]
     dump: Option<PathBuf>,
     /// Seed of lengths, contents and times.

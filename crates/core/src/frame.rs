@@ -31,6 +31,11 @@ pub struct Framing {
 }
 
 impl Framing {
+    /// Full frames with a UDP header and no other transport header: the framing for ideal times of what is more than one message, such
+    /// as casts and images.
+    pub const UDP: Self =
+        Self { max_payload: MTU - IPV4 - 8, header_bytes: IPV4 + 8, spray_above_bytes: u32::MAX };
+
     /// Bytes on the link of a data packet with `payload` bytes.
     #[must_use]
     pub const fn packet_wire_bytes(self, payload: u32) -> u32 {

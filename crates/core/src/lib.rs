@@ -29,8 +29,9 @@
 //! - [`queue`]: [`Pool`] and [`Fifo`]; [`program`]: [`SwitchProgram`].
 //! - [`prefetch`](mod@prefetch): requests for cache lines ahead of their use.
 //! - [`rng`]: named random streams, [`Rng::stream`].
-//! - [`ranges`]: [`RangeSet`], [`Assembler`]; [`rtt`]: [`RttEstimator`]; [`schedule`]: [`Schedule`]; [`text`]: texts of others.
+//! - [`ranges`]: [`RangeSet`], [`Assembler`]; [`bitmap`]: [`Bitmap`]; [`rtt`]: [`RttEstimator`]; [`schedule`]: [`Schedule`]; [`text`]: texts of others.
 
+pub mod bitmap;
 pub mod frame;
 pub mod ids;
 pub mod mixed;
@@ -48,6 +49,7 @@ pub mod time;
 pub mod transport;
 pub mod units;
 
+pub use bitmap::Bitmap;
 pub use frame::Framing;
 pub use ids::{HostId, MessageId, Port};
 pub use mixed::Mixed;

@@ -29,17 +29,38 @@ use smallvec::SmallVec;
 
 /// A type that counts positions: `u32` within a message, `u64` within a stream.
 pub trait Position:
-    Copy + Ord + Default + Debug + Add<Output = Self> + Sub<Output = Self> + AddAssign + SubAssign
+    Copy
+    + Ord
+    + Default
+    + Debug
+    + Add<Output = Self>
+    + Sub<Output = Self>
+    + AddAssign
+    + SubAssign
+    + Into<u64>
 {
     /// The largest value, which lies beyond every position in use.
     const MAX: Self;
+
+    /// Returns the position with this number, which is one of the type.
+    fn from_u64(number: u64) -> Self;
 }
 
 impl Position for u32 {
     const MAX: Self = Self::MAX;
+
+    #[inline]
+    fn from_u64(number: u64) -> Self {
+        number as Self
+    }
 }
 impl Position for u64 {
     const MAX: Self = Self::MAX;
+
+    #[inline]
+    fn from_u64(number: u64) -> Self {
+        number
+    }
 }
 
 /// The range was rejected: it touches no other range, and the set already holds the largest permitted number.

@@ -1,5 +1,9 @@
 //! The file system as the writers of received files and images see it: the operations that decide what is left after a crash. The
 //! code above runs on the operating system's files, or on simulated ones that lose what was not synced (`rackweave chaos`).
+//!
+//! [`Part`] is a file that is written aside and gets its name when it is whole.
+
+mod part;
 
 use std::ffi::OsStr;
 use std::fmt::Debug;
@@ -19,6 +23,8 @@ use rustix::fs::{
     fallocate, flock, fstatvfs, mkdirat, openat, renameat, renameat_with, seek, statat, unlinkat,
 };
 use rustix::io::Errno;
+
+pub use self::part::{INCOMPLETE, Part, PartError, is_incomplete, new_mode};
 
 /// How a file is opened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -218,6 +224,22 @@ impl io::Read for Reading<'_> {
         let len = self.0.read_at(buffer, self.1)?;
         self.1 += len as u64;
         Ok(len)
+    }
+}
+
+/// Writes a file from an offset on.
+#[derive(Debug)]
+pub struct Writing<'a>(pub &'a dyn DiskFile, pub u64);
+
+impl io::Write for Writing<'_> {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        let len = self.0.write_at(bytes, self.1)?;
+        self.1 += len as u64;
+        Ok(len)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
     }
 }
 

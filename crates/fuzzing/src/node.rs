@@ -1,8 +1,8 @@
 //! Nodes whose packets carry payload, and the program of a switch, as stations of a mesh.
 
 use rackweave_core::{HostId, Node, Packet, PayloadStore as _, Port, SwitchProgram as _, Time};
-use rackweave_group::system::{Makeable, Simulated, SystemProgram, Visible};
 use rackweave_switch::net::{HasPayload, Slab};
+use rackweave_switch::system::{Makeable, Simulated, SystemProgram, Visible};
 
 use crate::mesh::Station;
 

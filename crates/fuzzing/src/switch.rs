@@ -8,13 +8,13 @@ use rackweave_group::imaging::system::Swp2p;
 use rackweave_group::orca::system::Orca;
 use rackweave_group::reduce::switch::Config as ReduceConfig;
 use rackweave_group::reduce::system::Reduce;
-use rackweave_group::system::System;
 use rackweave_linux::switch::Encapsulation;
 use rackweave_linux::switch::checks::Bench;
 use rackweave_switch::Fabric;
 use rackweave_switch::config::{
     FabricConfig, Fault, FaultKind, FaultPlace, SwitchConfig, Topology, TrimConfig,
 };
+use rackweave_switch::system::System;
 use rackweave_wire::{orca, overlay, reduce};
 
 use crate::input::Input;

@@ -11,7 +11,7 @@ use rackweave_group::reduce::packet::{self, packet};
 use rackweave_group::reduce::source::{Order, Pairs};
 use rackweave_group::reduce::switch::{Config, Program};
 use rackweave_group::reduce::table::Table;
-use rackweave_group::system::{SystemProgram as _, Visible as _};
+use rackweave_switch::system::{SystemProgram as _, Visible as _};
 use rackweave_wire::Id64;
 use rackweave_wire::reduce::{
     Body, Header, MAX_PAIRS, MAX_WINDOW, Open, Operator, Pairs as PairFields, Rule,

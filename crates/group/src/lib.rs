@@ -5,8 +5,9 @@
 //! - [`orca`]: multicast with labels in packets and agents in racks.
 //! - [`imaging`]: disk images for many hosts.
 //! - [`reduce`]: pairs of key and value from many workers, added up on the way to one master.
-//! - [`system`]: the contract between a group system and the switches.
 //! - [`baseline`]: one-to-many transfers by applications without such assistance, for comparison.
+//!
+//! Switches run their programs by the contract of [`rackweave_switch::system`].
 //!
 //! The pilot label of an Orca packet from host 0 to two of the racks of a leaf-spine fabric:
 //!
@@ -28,4 +29,3 @@ pub mod baseline;
 pub mod imaging;
 pub mod orca;
 pub mod reduce;
-pub mod system;

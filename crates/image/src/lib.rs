@@ -2,7 +2,7 @@
 //! network here: a server reads stored chunks through [`Image`], a client checks them by the [`Manifest`] and writes
 //! them to a file or a block device through [`Target`].
 //!
-//! Two formats are read: Rackweave's own (`.rwi`, `docs/ops/image.md`), which [`pack()`] writes, and Frisbee's `.ndz`
+//! Two formats are read: Rackweave's own (`.rwi`, laid out in `src/manifest`), which [`pack()`] writes, and Frisbee's `.ndz`
 //! ([`ndz`]).
 //!
 //! ```
@@ -28,7 +28,6 @@
 //! # }
 //! ```
 
-mod bits;
 mod error;
 mod expand;
 pub mod free;
@@ -45,7 +44,6 @@ mod source;
 mod stored;
 mod target;
 
-pub use self::bits::ChunkSet;
 pub use self::error::ImageError;
 pub use self::expand::{ChunkError, Expander, Piece, recompress};
 pub use self::image::{Image, Verified};

@@ -329,7 +329,7 @@ fn write(
 ) -> Result<(Manifest, u64), ImageError> {
     let wrong = ImageError::write(part.path());
     // What an interrupted attempt has left.
-    part.file.set_len(0).map_err(&wrong)?;
+    part.file().set_len(0).map_err(&wrong)?;
     let threads = packing.threads.clamp(1, 256);
     let shared = Shared {
         queue: Mutex::default(),
@@ -342,7 +342,7 @@ fn write(
     let mut index = Index::default();
     let mut offset = HEADER as u64;
     let mut chunks = || {
-        write_all_at(&*part.file, &[0; HEADER], 0).map_err(&wrong)?;
+        write_all_at(part.file(), &[0; HEADER], 0).map_err(&wrong)?;
         for number in 0..head.chunks {
             if progress.is_stopped() {
                 return Err(ImageError::Interrupted);
@@ -351,7 +351,7 @@ fn write(
                 io::ErrorKind::UnexpectedEof => ImageError::Changed(source.path.clone()),
                 _ => ImageError::read(&source.path)(error),
             })?;
-            write_all_at(&*part.file, &ready.stored, offset).map_err(&wrong)?;
+            write_all_at(part.file(), &ready.stored, offset).map_err(&wrong)?;
             index.push(offset, &ready.chunk);
             offset += ready.stored.len() as u64;
             let range = head.range(number);
@@ -374,7 +374,7 @@ fn write(
     }
     let (header, tail) = encoded.split_at(HEADER);
     debug_assert!(tail.len() >= FOOTER, "the footer has a fixed length");
-    write_all_at(&*part.file, tail, offset).map_err(&wrong)?;
-    write_all_at(&*part.file, header, 0).map_err(&wrong)?;
+    write_all_at(part.file(), tail, offset).map_err(&wrong)?;
+    write_all_at(part.file(), header, 0).map_err(&wrong)?;
     Ok((manifest, offset + tail.len() as u64))
 }

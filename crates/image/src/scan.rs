@@ -5,20 +5,25 @@ use std::io;
 use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::Path;
 
+use rackweave_core::Bitmap;
 use rackweave_disk::DiskFile;
 use rustix::fs::OFlags;
 
 use crate::expand::content_hasher;
 use crate::parallel::for_each_chunk;
 use crate::source::{is_zero, pieces};
-use crate::{ChunkSet, ImageError, Manifest, Progress};
+use crate::{ImageError, Manifest, Progress};
 
 /// Returns the chunks whose content a file or device holds at the right place, whatever is in the image's unused ranges.
 /// Reading it takes as long as reading the used part of the image.
 ///
 /// # Errors
 /// If it cannot be read, or the scan is interrupted. A file that is too short holds fewer chunks, which is no error.
-pub fn scan(path: &Path, manifest: &Manifest, progress: &Progress) -> Result<ChunkSet, ImageError> {
+pub fn scan(
+    path: &Path,
+    manifest: &Manifest,
+    progress: &Progress,
+) -> Result<Bitmap<u32>, ImageError> {
     let mut options = OpenOptions::new();
     let options = options.read(true).custom_flags(OFlags::NONBLOCK.bits() as i32);
     let file = options.open(path).map_err(ImageError::read(path))?;
@@ -33,7 +38,7 @@ pub(crate) fn scan_chunks(
     manifest: &Manifest,
     chunks: &[u32],
     progress: &Progress,
-) -> Result<ChunkSet, ImageError> {
+) -> Result<Bitmap<u32>, ImageError> {
     let len = |chunk: u32| manifest.extents(chunk).iter().map(|it| it.len).sum::<u64>();
     progress.start(chunks.iter().map(|chunk| len(*chunk)).sum());
     let held = for_each_chunk(
@@ -47,7 +52,7 @@ pub(crate) fn scan_chunks(
             Ok(held)
         },
     )?;
-    let mut set = ChunkSet::new(manifest.chunks());
+    let mut set = Bitmap::new(manifest.chunks());
     for (chunk, _) in chunks.iter().zip(held).filter(|(_, held)| *held) {
         set.insert(*chunk);
     }

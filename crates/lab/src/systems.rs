@@ -1,6 +1,6 @@
 //! The group systems whose programs the user-space switch can run: the only list of them.
 //!
-//! A new system implements [`System`](rackweave_group::system::System) in `group`, and is added to [`Systems`] and
+//! A new system implements [`System`](rackweave_switch::system::System) in `group`, and is added to [`Systems`] and
 //! [`ProgramName`] here. The systems of the tuple run on the same switches, each on its own packets.
 
 use rackweave_core::HostId;
@@ -185,9 +185,9 @@ impl ProgramName {
 #[cfg(test)]
 mod tests {
     use rackweave_core::Rate;
-    use rackweave_group::system::System as _;
     use rackweave_switch::Fabric;
     use rackweave_switch::config::SwitchConfig;
+    use rackweave_switch::system::System as _;
 
     use super::*;
 

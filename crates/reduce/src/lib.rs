@@ -34,6 +34,7 @@
 //! - [`AllReduce`], [`VectorMaster`]: the same for dense vectors, whose sum all workers get.
 //! - [`words`], [`lines`]: the words of files, and pairs as lines of text.
 //! - [`Moves`]: changes of an optical circuit switch in the middle of a job.
+//! - [`Net`]: the socket of a host, on which any [`Machine`] runs that sends and receives such messages.
 //! - [`Attachment`]: how a host is connected: by ordinary UDP, or by the overlay of a user-space switch.
 
 mod encoder;
@@ -51,7 +52,7 @@ pub use encoder::Encoder;
 pub use error::ReduceError;
 pub use master::{Master, MasterConfig, MasterEvent, Outcome, Stats};
 pub use moves::{JobMove, Moves, OpticalSwitch};
-pub use net::Attachment;
+pub use net::{Attachment, Machine, Net};
 pub use rackweave_group::reduce::master::{Absence, Aggregation, Epochs};
 pub use rackweave_group::reduce::source::Order;
 pub use rackweave_wire::reduce::{

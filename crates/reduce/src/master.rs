@@ -7,13 +7,13 @@ use rackweave_core::{HostId, Span, Time};
 use rackweave_group::reduce::Failure;
 use rackweave_group::reduce::master::{Absence, Aggregation, Config, Event};
 use rackweave_group::reduce::node::MasterSide;
-use rackweave_linux::random;
-use rackweave_wire::reduce::{Header, MASTER, MAX_WORKERS, Operator, PORT};
+use rackweave_linux::{Clock, random};
+use rackweave_wire::reduce::{Header, MASTER, MAX_WORKERS, Operator};
 
 use crate::ReduceError;
 use crate::error::without;
 use crate::moves::{Mover, Moves};
-use crate::net::{Attachment, Driven, Net, Numbers};
+use crate::net::{self, Attachment, Net, Numbers};
 use crate::waiting::Waiting;
 
 /// The configuration of a master.
@@ -166,7 +166,7 @@ pub struct Master {
 /// The machine, and when its driver has something else to do.
 struct Machine(MasterSide, Option<Time>);
 
-impl Driven for Machine {
+impl net::Machine for Machine {
     fn handle(&mut self, now: Time, from: HostId, header: &Header, marked: bool, payload: &[u8]) {
         self.0.handle(now, from, header, marked, payload);
     }
@@ -199,7 +199,8 @@ impl Master {
         if !(1..=MAX_WORKERS).contains(&config.workers) {
             return Err(ReduceError::Config(format!("a job has 1 to {MAX_WORKERS} workers")));
         }
-        let net = bound(config.attachment, config.aggregation.is_some())?;
+        let has_switch = config.aggregation.is_some();
+        let net = Net::bind(config.attachment, has_switch, Clock::start())?;
         Ok(Self { config, net })
     }
 
@@ -260,7 +261,7 @@ impl Master {
         let mut refused: Option<Absence> = None;
         let mut waiting = Waiting::new(now);
         while !machine.0.machine().is_over() {
-            net.turn(&mut machine)?;
+            net.turn_and_wait(&mut machine)?;
             let side = &mut machine.0;
             let now = net.now();
             if let Numbers::Hashed(hashed) = &mut net.numbers {
@@ -332,22 +333,6 @@ impl Master {
         let totals = totals.into_sorted();
         stats.keys = totals.len() as u64;
         Ok(Outcome { totals, stats })
-    }
-}
-
-/// Binds the socket of a master, whose workers send to a switch or to itself.
-pub(crate) fn bound(attachment: Attachment, has_switch: bool) -> Result<Net, ReduceError> {
-    match attachment {
-        Attachment::Overlay { port, me } => Net::overlay(port, me),
-        Attachment::Udp(listen) if has_switch => {
-            if listen.port() != PORT || !listen.is_ipv4() {
-                return Err(ReduceError::Config(format!(
-                    "a switch answers to UDP port {PORT} of an IPv4 address only, not to {listen}"
-                )));
-            }
-            Net::bind(listen, Numbers::Addresses)
-        }
-        Attachment::Udp(listen) => Net::bind(listen, Numbers::hashed()),
     }
 }
 

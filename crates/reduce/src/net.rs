@@ -4,11 +4,11 @@ use std::collections::{BTreeMap, VecDeque};
 use std::hash::Hasher as _;
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV4};
-use std::os::fd::AsFd as _;
+use std::ops::ControlFlow;
 
 use rackweave_core::{HostId, Span, Time};
-use rackweave_linux::sys::{ReceiveBatch, SendBatch, UdpSocket, route_to};
-use rackweave_linux::{Clock, random, wait};
+use rackweave_linux::sys::{ReceiveBatch, UdpSocket, route_to};
+use rackweave_linux::{Clock, Driven, Driver, random};
 use rackweave_wire::overlay;
 use rackweave_wire::reduce::{
     Body, Header, KIND, MASTER, PORT, address_of, decode, encode, number_of,
@@ -16,7 +16,7 @@ use rackweave_wire::reduce::{
 use siphasher::sip::SipHasher24;
 use smallvec::SmallVec;
 
-use crate::ReduceError;
+use crate::{MasterAt, ReduceError};
 
 /// How a host is attached to the network.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -154,11 +154,18 @@ pub(crate) fn plain(address: SocketAddr) -> SocketAddr {
     SocketAddr::new(address.ip().to_canonical(), address.port())
 }
 
-/// What a machine needs of its host.
-pub(crate) trait Driven {
+/// A state machine on a [`Net`].
+pub trait Machine {
+    /// Handles a message of a host with its payload. `marked` says that a queue on the way has marked it (ECN).
     fn handle(&mut self, now: Time, from: HostId, header: &Header, marked: bool, payload: &[u8]);
+
+    /// Called when the time of [`Machine::poll_timeout`] has come.
     fn handle_timeout(&mut self, now: Time);
+
+    /// Returns when [`Machine::handle_timeout`] is due.
     fn poll_timeout(&self) -> Option<Time>;
+
+    /// Returns the next message with its payload, and the host to which it goes.
     fn poll(&mut self, now: Time) -> Option<(HostId, Header, &[u8])>;
 }
 
@@ -171,26 +178,23 @@ pub(crate) struct Traffic {
     pub(crate) refused: u64,
 }
 
-/// The socket of a host.
-pub(crate) struct Net {
+/// The socket of a host, on which [`Machine`]s run: a [`Driver`] that knows the messages of aggregation and the addresses of
+/// hosts.
+#[derive(Debug)]
+pub struct Net {
     pub(crate) numbers: Numbers,
     pub(crate) traffic: Traffic,
-    clock: Clock,
-    now: Time,
-    socket: UdpSocket,
-    received: Option<ReceiveBatch>,
-    batch: SendBatch,
+    driver: Driver,
+    /// In the overlay, when this host announces its address again.
     hello_at: Time,
 }
 
-/// The most datagrams of one turn that are sent, and of one call.
+/// The most datagrams that a turn passes to the kernel, and that wait for room there.
 const SEND_AT_ONCE: usize = 256;
-/// The most calls to receive in a turn.
-const RECEIVE_CALLS: usize = 8;
 /// Bytes of an IP and a UDP header.
 const IP_UDP: u64 = 28;
 /// The longest wait, after which a flag that stops the host is looked at.
-pub(crate) const LONGEST_WAIT: Span = Span::from_ms(50);
+const LONGEST_WAIT: Span = Span::from_ms(50);
 /// How often a host announces its address to the user-space switch, which learns it again after a restart.
 const HELLO_EVERY: Span = Span::from_ms(250);
 const BUFFER: usize = 8 << 20;
@@ -202,34 +206,55 @@ const MARKABLE: u8 = 2;
 const MARKED: u8 = 3;
 
 impl Net {
-    pub(crate) fn bind(address: SocketAddr, numbers: Numbers) -> Result<Self, ReduceError> {
+    /// Binds the socket of a master, or of any host where a switch adds up and all hosts have [`PORT`]. Its times refer to this
+    /// clock.
+    ///
+    /// # Errors
+    /// If the address cannot be bound, or no switch could answer to it.
+    pub fn bind(
+        attachment: Attachment,
+        has_switch: bool,
+        clock: Clock,
+    ) -> Result<Self, ReduceError> {
+        match attachment {
+            Attachment::Overlay { port, me } => Self::overlay(port, me, clock),
+            Attachment::Udp(listen) if has_switch => {
+                if listen.port() != PORT || !listen.is_ipv4() {
+                    return Err(ReduceError::Config(format!(
+                        "a switch answers to UDP port {PORT} of an IPv4 address only, not to {listen}"
+                    )));
+                }
+                Self::at(listen, Numbers::Addresses, clock)
+            }
+            Attachment::Udp(listen) => Self::at(listen, Numbers::hashed(), clock),
+        }
+    }
+
+    fn at(address: SocketAddr, numbers: Numbers, clock: Clock) -> Result<Self, ReduceError> {
         let failed = |source| ReduceError::Bind { address, source };
         let socket = UdpSocket::bind(address, 1 << 18, false).map_err(failed)?;
         socket.set_buffers(BUFFER, 1 << 20).map_err(failed)?;
-        Ok(Self {
-            numbers,
-            traffic: Traffic::default(),
-            clock: Clock::start(),
-            now: Time::ZERO,
-            socket,
-            received: Some(ReceiveBatch::default()),
-            batch: SendBatch::default(),
-            hello_at: Time::ZERO,
-        })
+        let driver = Driver::new(clock, socket);
+        Ok(Self { numbers, traffic: Traffic::default(), driver, hello_at: Time::ZERO })
     }
 
-    /// The socket of a host in the overlay.
-    pub(crate) fn overlay(port: SocketAddr, me: HostId) -> Result<Self, ReduceError> {
+    fn overlay(port: SocketAddr, me: HostId, clock: Clock) -> Result<Self, ReduceError> {
         let (source, _) = route_to(port)?;
-        Self::bind(SocketAddr::new(source.ip(), 0), Numbers::Overlay { port, me })
+        Self::at(SocketAddr::new(source.ip(), 0), Numbers::Overlay { port, me }, clock)
     }
 
-    /// The socket of a worker.
-    pub(crate) fn worker(bind: SocketAddr, master: SocketAddr) -> Result<Self, ReduceError> {
-        let master = plain(master);
+    /// The socket of a worker, and the number of its master.
+    pub(crate) fn worker(at: MasterAt) -> Result<(Self, HostId), ReduceError> {
+        let clock = Clock::start();
+        let (bind, master) = match at {
+            MasterAt::Overlay { master, port, me } => {
+                return Ok((Self::overlay(port, me, clock)?, master));
+            }
+            MasterAt::Udp { master, bind } => (bind, plain(master)),
+        };
         let numbers = || Numbers::Worker { master };
         if bind.port() != 0 {
-            return Self::bind(bind, numbers());
+            return Ok((Self::at(bind, numbers(), clock)?, MASTER));
         }
         let any = match master {
             SocketAddr::V4(_) => IpAddr::V4(Ipv4Addr::UNSPECIFIED),
@@ -239,77 +264,67 @@ impl Net {
         let (source, _) = route_to(master)?;
         // On the master's own machine the port is the master's.
         if source.ip() != master.ip()
-            && let Ok(net) = Self::bind(SocketAddr::new(ip, PORT), numbers())
+            && let Ok(net) = Self::at(SocketAddr::new(ip, PORT), numbers(), clock)
         {
-            return Ok(net);
+            return Ok((net, MASTER));
         }
-        Self::bind(SocketAddr::new(ip, 0), numbers())
+        Ok((Self::at(SocketAddr::new(ip, 0), numbers(), clock)?, MASTER))
     }
 
-    pub(crate) const fn local_addr(&self) -> SocketAddr {
-        self.socket.local_addr()
+    /// Returns the address of the socket.
+    #[must_use]
+    pub const fn local_addr(&self) -> SocketAddr {
+        self.driver.local_addr()
     }
 
-    pub(crate) fn now(&mut self) -> Time {
-        self.now = self.now.max(self.clock.now());
-        self.now
+    /// Returns the driver of the socket, which counts what it does.
+    #[must_use]
+    pub const fn driver(&self) -> &Driver {
+        &self.driver
     }
 
-    /// One turn: receives, serves timers, sends, and waits if nothing is left to do.
-    pub(crate) fn turn(&mut self, machine: &mut impl Driven) -> Result<(), ReduceError> {
-        self.turn_within(machine, LONGEST_WAIT)
+    /// Returns the present time, never less than a time that was returned before.
+    pub fn now(&mut self) -> Time {
+        self.driver.now()
     }
 
-    /// A turn that does not wait for longer than this.
-    pub(crate) fn turn_within(
-        &mut self,
-        machine: &mut impl Driven,
-        longest: Span,
-    ) -> Result<(), ReduceError> {
-        let more = self.receive(machine)?;
+    /// One turn: receives, serves timers, and sends. Returns when the next one is due if nothing arrives before; a time that has
+    /// passed means at once.
+    ///
+    /// # Errors
+    /// If the socket has failed.
+    pub fn turn(&mut self, machine: &mut impl Machine) -> io::Result<Option<Time>> {
+        Driver::turn(&mut Turn { net: self, machine })
+    }
+
+    /// Waits until a datagram arrives, there is room for those that wait, or a time.
+    ///
+    /// # Errors
+    /// If the system refuses to wait.
+    pub fn wait(&mut self, until: Option<Time>) -> io::Result<()> {
+        self.driver.wait(until, Span::ZERO, &[])
+    }
+
+    /// Announces this host's address to the switch of the overlay, which a turn does too: a host that takes no turns yet is reached then.
+    ///
+    /// # Errors
+    /// If the socket has failed.
+    pub fn announce(&mut self) -> io::Result<()> {
         let now = self.now();
-        if machine.poll_timeout().is_some_and(|at| at <= now) {
-            machine.handle_timeout(now);
-        }
-        self.send(machine)?;
-        let mut until = now.saturating_add(longest);
-        if more || longest == Span::ZERO || self.batch.len() >= SEND_AT_ONCE {
-            return Ok(());
-        }
-        if let Some(at) = machine.poll_timeout() {
-            until = until.min(at);
-        }
-        let is_blocked = !self.batch.is_empty();
-        wait::until(self.clock, &[(self.socket.as_fd(), is_blocked)], Some(until), Span::ZERO)?;
-        Ok(())
+        self.queue_hello(now);
+        self.driver.flush()
     }
 
-    fn receive(&mut self, machine: &mut impl Driven) -> io::Result<bool> {
-        let mut batch = self.received.take().unwrap_or_default();
-        let mut more = false;
-        for call in 1..=RECEIVE_CALLS {
-            self.socket.receive(&mut batch)?;
-            if batch.is_empty() {
-                break;
-            }
-            let now = self.now();
-            for datagram in batch.datagrams() {
-                let marked = datagram.traffic_class & 3 == MARKED;
-                match self.read(plain(datagram.from), datagram.bytes) {
-                    Some((from, header, payload)) => {
-                        self.traffic.received_bytes += IP_UDP + datagram.bytes.len() as u64;
-                        machine.handle(now, from, &header, marked, payload);
-                    }
-                    None => self.traffic.refused += 1,
-                }
-            }
-            more = batch.was_full() && call == RECEIVE_CALLS;
-            if !batch.was_full() {
-                break;
-            }
-        }
-        self.received = Some(batch);
-        Ok(more)
+    /// A turn, and a wait until the next one, which ends early so that the caller can look at its flags.
+    pub(crate) fn turn_and_wait(&mut self, machine: &mut impl Machine) -> io::Result<()> {
+        let due = self.turn(machine)?;
+        self.wait_for_turn(due)
+    }
+
+    /// Waits until a turn that is due then, or something else to do; not for long, so that the caller can look at its flags.
+    pub(crate) fn wait_for_turn(&mut self, due: Option<Time>) -> io::Result<()> {
+        let longest = self.driver.last_now().saturating_add(LONGEST_WAIT);
+        self.wait(Some(due.map_or(longest, |due| due.min(longest))))
     }
 
     /// Reads a datagram: its sender, the message, and its payload.
@@ -337,40 +352,88 @@ impl Net {
         Some((source, decoded.header, &bytes[decoded.payload]))
     }
 
-    fn send(&mut self, machine: &mut impl Driven) -> io::Result<()> {
-        let now = self.now();
+    /// Announces this host's address if that is due.
+    fn queue_hello(&mut self, now: Time) {
         if let Numbers::Overlay { port, me } = self.numbers
             && now >= self.hello_at
         {
             self.hello_at = now.saturating_add(HELLO_EVERY);
             let hello = |out: &mut Vec<u8>| overlay::encode_hello(me, me, 0, 0, out);
-            self.batch.push(port, 0, hello, SmallVec::new());
+            self.driver.batch().push(port, 0, hello, SmallVec::new());
         }
-        while self.batch.len() < SEND_AT_ONCE {
-            let Some((to, header, payload)) = machine.poll(now) else { break };
-            // A host without an address has left the table of strangers: it will ask again.
-            let Some(address) = self.numbers.address(to) else { continue };
-            let class = match header.body {
-                Body::Data(_) | Body::Long { .. } | Body::Chunk(_) | Body::ChunkSum(_) => MARKABLE,
-                _ if self.numbers.has_switch() => URGENT,
-                _ => 0,
-            };
-            let overlay = match self.numbers {
-                Numbers::Overlay { me, .. } => Some(me),
-                _ => None,
-            };
-            let write = |out: &mut Vec<u8>| {
-                if let Some(me) = overlay {
-                    let len = header.header_bytes() + header.payload_len();
-                    overlay::encode_group(KIND, me, to, len as u16, out);
+    }
+
+    /// Adds a message to those that wait for the socket.
+    fn queue(&mut self, to: HostId, header: &Header, payload: &[u8]) {
+        // A host without an address has left the table of strangers: it will ask again.
+        let Some(address) = self.numbers.address(to) else { return };
+        let class = match header.body {
+            Body::Data(_) | Body::Long { .. } | Body::Chunk(_) | Body::ChunkSum(_) => MARKABLE,
+            _ if self.numbers.has_switch() => URGENT,
+            _ => 0,
+        };
+        let overlay = match self.numbers {
+            Numbers::Overlay { me, .. } => Some(me),
+            _ => None,
+        };
+        let write = |out: &mut Vec<u8>| {
+            if let Some(me) = overlay {
+                let len = header.header_bytes() + header.payload_len();
+                overlay::encode_group(KIND, me, to, len as u16, out);
+            }
+            encode(header, out);
+            out.extend_from_slice(payload);
+        };
+        self.driver.batch().push(address, class, write, SmallVec::new());
+    }
+}
+
+/// A machine on its socket.
+struct Turn<'a, M> {
+    net: &'a mut Net,
+    machine: &'a mut M,
+}
+
+impl<M: Machine> Driven for Turn<'_, M> {
+    fn driver(&mut self) -> &mut Driver {
+        &mut self.net.driver
+    }
+
+    fn handle_datagrams(&mut self, now: Time, batch: &ReceiveBatch) {
+        for datagram in batch.datagrams() {
+            let marked = datagram.traffic_class & 3 == MARKED;
+            match self.net.read(plain(datagram.from), datagram.bytes) {
+                Some((from, header, payload)) => {
+                    self.net.traffic.received_bytes += IP_UDP + datagram.bytes.len() as u64;
+                    self.machine.handle(now, from, &header, marked, payload);
                 }
-                encode(&header, out);
-                out.extend_from_slice(payload);
-            };
-            self.batch.push(address, class, write, SmallVec::new());
+                None => self.net.traffic.refused += 1,
+            }
         }
-        self.socket.send(&mut self.batch)?;
-        Ok(())
+    }
+
+    fn handle_timeout(&mut self, now: Time, _more: bool) -> ControlFlow<()> {
+        if self.machine.poll_timeout().is_some_and(|at| at <= now) {
+            self.machine.handle_timeout(now);
+        }
+        ControlFlow::Continue(())
+    }
+
+    fn transmit(&mut self, now: Time) -> io::Result<bool> {
+        self.net.queue_hello(now);
+        while self.net.driver.batch().len() < SEND_AT_ONCE {
+            let Some((to, header, payload)) = self.machine.poll(now) else { break };
+            self.net.queue(to, &header, payload);
+        }
+        let is_full = self.net.driver.batch().len() >= SEND_AT_ONCE;
+        self.net.driver.flush()?;
+        Ok(is_full && !self.net.driver.is_blocked())
+    }
+
+    fn finish_turn(&mut self, _now: Time) -> Option<Time> {
+        let hello =
+            matches!(self.net.numbers, Numbers::Overlay { .. }).then_some(self.net.hello_at);
+        self.machine.poll_timeout().into_iter().chain(hello).min()
     }
 }
 

@@ -9,9 +9,9 @@ use rackweave_group::reduce::node::WorkerSide;
 use rackweave_group::reduce::source::Order;
 use rackweave_group::reduce::worker::Config;
 use rackweave_linux::random;
-use rackweave_wire::reduce::{Header, MASTER, MAX_WORKERS, PORT};
+use rackweave_wire::reduce::{Header, MAX_WORKERS, PORT};
 
-use crate::net::{Attachment, Driven, Net, Numbers};
+use crate::net::{self, Attachment, Net, Numbers};
 use crate::{Encoder, ReduceError};
 
 /// The configuration of a worker.
@@ -91,7 +91,7 @@ pub struct WorkerReport {
 
 struct Machine(WorkerSide);
 
-impl Driven for Machine {
+impl net::Machine for Machine {
     fn handle(&mut self, now: Time, from: HostId, header: &Header, _marked: bool, _payload: &[u8]) {
         self.0.handle(now, from, header);
     }
@@ -123,10 +123,7 @@ pub fn run_worker(
         let most = MAX_WORKERS - 1;
         return Err(ReduceError::Config(format!("workers have the numbers 0 to {most}")));
     }
-    let (mut net, master) = match config.master {
-        MasterAt::Udp { master, bind } => (Net::worker(bind, master)?, MASTER),
-        MasterAt::Overlay { master, port, me } => (Net::overlay(port, me)?, master),
-    };
+    let (mut net, master) = Net::worker(config.master)?;
     let operator = pairs.operator();
     let pairs = pairs.into_pairs();
     let count = pairs.len() as u64;
@@ -137,7 +134,7 @@ pub fn run_worker(
     let now = net.now();
     let mut machine = Machine(WorkerSide::new(machine, pairs, config.order, now));
     loop {
-        net.turn(&mut machine)?;
+        net.turn_and_wait(&mut machine)?;
         let side = &mut machine.0;
         if stop.load(Ordering::Relaxed) && side.outcome().is_none() {
             side.leave();

@@ -7,13 +7,17 @@
 //!
 //! A program gets its system's [`System::View`] of a packet and the packet's addresses. It is the same program
 //! for typed headers (the simulator) and for frames (Linux). The packets that it makes are [`Outgoing`]: a
-//! header of its system, addresses, and bytes. The simulator converts that header into its own typed one; the
-//! user-space switch has the system encode it ([`System::encode`]).
+//! header of its system, addresses, and bytes. The simulator converts that header into its own typed one
+//! ([`Makeable`]); the user-space switch has the system encode it ([`System::encode`]).
+
+mod simulated;
 
 use core::fmt;
 use std::error::Error;
 
 use rackweave_core::{Ecn, Egress, Header, HostId, Packet, PayloadStore, Port, Time, Verdict};
+
+pub use self::simulated::{Makeable, Simulated, Visible};
 
 use crate::Fabric;
 

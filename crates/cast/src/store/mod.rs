@@ -36,7 +36,6 @@
 pub use rackweave_disk as disk;
 mod cancel;
 mod place;
-mod set;
 mod table;
 #[cfg(test)]
 mod tests;
@@ -44,12 +43,13 @@ mod tests;
 use std::io;
 use std::path::PathBuf;
 
+use rackweave_core::Bitmap;
+
 pub use self::cancel::Cancel;
 pub(crate) use self::cancel::UntilCancelled;
-use self::disk::{DiskFile, FileKind, write_all_at};
+use self::disk::{DiskFile, FileKind, INCOMPLETE, Part, PartError, write_all_at};
 pub(crate) use self::place::failed;
 pub use self::place::{Dir, Entry};
-pub use self::set::BlockSet;
 use self::table::Table;
 use crate::format::tree::chunk_hash;
 use crate::format::{CHUNK, Hash};
@@ -192,15 +192,21 @@ impl Default for Finish {
 /// Blocks that were never written read as zeros and can be verified as such: holes of a disk image need not be written.
 #[derive(Debug)]
 pub struct BlockStore {
-    file: Box<dyn DiskFile>,
+    place: Place,
     target: Entry,
     length: Option<u64>,
     replace: bool,
-    have: BlockSet,
+    have: Bitmap,
     table: Option<Table>,
-    /// Whether an earlier attempt was interrupted after the file got its final name.
-    named: bool,
     buffer: Vec<u8>,
+}
+
+/// Where the bytes are.
+#[derive(Debug)]
+enum Place {
+    Part(Part),
+    /// An earlier attempt was interrupted after the file got its final name.
+    Named(Box<dyn DiskFile>),
 }
 
 /// Reads a whole buffer; bytes beyond the end of the file are zero.
@@ -225,8 +231,8 @@ fn range_of(block: u64, length: u64) -> Option<(u64, usize)> {
 }
 
 /// Returns the blocks whose bytes have the hashes in the table; `None` if the result is not needed any more.
-fn check_all(file: &dyn DiskFile, length: u64, table: &Table, cancel: &Cancel) -> Option<BlockSet> {
-    let mut have = BlockSet::new(length.div_ceil(CHUNK as u64));
+fn check_all(file: &dyn DiskFile, length: u64, table: &Table, cancel: &Cancel) -> Option<Bitmap> {
+    let mut have = Bitmap::new(length.div_ceil(CHUNK as u64));
     let mut buffer = vec![0; CHUNK];
     let blocks = (0..).map_while(|block| Some((block, range_of(block, length)?)));
     for (block, (offset, len)) in blocks {
@@ -263,7 +269,7 @@ impl BlockStore {
             return Err(StoreError::IsDirectory(target.path()));
         }
         let blocks = length.map_or(0, |length| length.div_ceil(CHUNK as u64));
-        let (buffer, named) = (Vec::new(), false);
+        let buffer = Vec::new();
         if let (Some(table), Some(length)) = (&left, length)
             && part.kind().is_none()
             && let Some(file) = target.open_read()
@@ -271,25 +277,25 @@ impl BlockStore {
             let have = check_all(&*file, length, table, &cancel)
                 .ok_or_else(|| StoreError::Cancelled(target.path()))?;
             if have.is_full() && file.stat().is_ok_and(|stat| stat.len == length) {
-                let (length, table, named) = (Some(length), left, true);
-                return Ok(Self { file, target, length, replace, have, table, named, buffer });
+                let (length, table, place) = (Some(length), left, Place::Named(file));
+                return Ok(Self { place, target, length, replace, have, table, buffer });
             }
         }
         if kind.is_some() && !replace {
             return Err(StoreError::Exists(target.path()));
         }
-        let file = part.open_write(ours || left.is_some())?;
         let wrap = |error| failed(&part.path(), error);
-        let mut have = BlockSet::new(blocks);
+        let open = part.open_part(ours || left.is_some())?;
+        let mut have = Bitmap::new(blocks);
         let mut keep = 0;
         if let (Some(table), Some(length)) = (&left, length) {
-            have = check_all(&*file, length, table, &cancel)
+            have = check_all(open.file(), length, table, &cancel)
                 .ok_or_else(|| StoreError::Cancelled(part.path()))?;
-            let last = (0..blocks).rev().find(|block| have.contains(*block));
+            let last = have.iter().last();
             keep = last.map_or(0, |block| length.min((block + 1) * CHUNK as u64));
         }
         // Everything beyond the last correct block must read as zeros.
-        fault::step().and_then(|()| file.set_len(keep)).map_err(wrap)?;
+        fault::step().and_then(|()| open.file().set_len(keep)).map_err(wrap)?;
         let table = match (left, entry) {
             (None, Some((entry, length))) => {
                 let wrap = |error| failed(&entry.path(), error);
@@ -297,7 +303,8 @@ impl BlockStore {
             }
             (left, _) => left,
         };
-        Ok(Self { file, target, length, replace, have, table, named, buffer })
+        let place = Place::Part(open);
+        Ok(Self { place, target, length, replace, have, table, buffer })
     }
 
     /// Returns the path of the complete file.
@@ -308,8 +315,15 @@ impl BlockStore {
 
     /// Returns the blocks that are stored and verified.
     #[must_use]
-    pub const fn have(&self) -> &BlockSet {
+    pub const fn have(&self) -> &Bitmap {
         &self.have
+    }
+
+    fn file(&self) -> &dyn DiskFile {
+        match &self.place {
+            Place::Part(part) => part.file(),
+            Place::Named(file) => &**file,
+        }
     }
 
     fn failed(&self, error: io::Error) -> StoreError {
@@ -339,7 +353,7 @@ impl BlockStore {
             let room = CHUNK - (offset % CHUNK as u64) as usize;
             let (now, rest) = bytes.split_at(room.min(bytes.len()));
             if !self.have.contains(offset / CHUNK as u64) {
-                let written = fault::step().and_then(|()| write_all_at(&*self.file, now, offset));
+                let written = fault::step().and_then(|()| write_all_at(self.file(), now, offset));
                 written.map_err(|error| self.failed(error))?;
             }
             offset += now.len() as u64;
@@ -357,7 +371,11 @@ impl BlockStore {
             return Ok(None);
         };
         self.buffer.resize(len, 0);
-        let read = read_full(&*self.file, &mut self.buffer, offset);
+        let file = match &self.place {
+            Place::Part(part) => part.file(),
+            Place::Named(file) => &**file,
+        };
+        let read = read_full(file, &mut self.buffer, offset);
         read.map_err(|error| self.failed(error))?;
         Ok(Some(&self.buffer))
     }
@@ -415,60 +433,48 @@ impl BlockStore {
         {
             return Err(StoreError::Missing { path: self.path(), block });
         }
-        if !self.named {
-            self.name(how)?;
-        } else if how.sync {
+        match &self.place {
+            Place::Part(part) => self.name(part, how)?,
             // The earlier attempt may have been interrupted before it synced the name.
-            self.file.sync().map_err(|error| failed(&self.path(), error))?;
-            self.target.dir().sync()?;
+            Place::Named(file) if how.sync => {
+                file.sync().map_err(|error| failed(&self.path(), error))?;
+                self.target.dir().sync()?;
+            }
+            Place::Named(_) => {}
         }
         // If the table cannot be removed, it does not match the next content.
         let _ = self.table.map(Table::remove);
         Ok(())
     }
 
-    fn name(&self, how: &Finish) -> Result<(), StoreError> {
-        let part = self.target.part();
-        let wrap = |error| failed(&part.path(), error);
+    /// The file gets its attributes before its name, so that nobody sees it with others.
+    fn name(&self, part: &Part, how: &Finish) -> Result<(), StoreError> {
+        let (path, file) = (self.target.part().path(), part.file());
+        let wrap = |error| failed(&path, error);
         if let Some(length) = self.length {
             // The file may end with a hole.
-            fault::step().and_then(|()| self.file.set_len(length)).map_err(wrap)?;
+            fault::step().and_then(|()| file.set_len(length)).map_err(wrap)?;
         }
         if let Some(modified) = how.modified {
-            self.file.set_modified(modified).map_err(wrap)?;
+            file.set_modified(modified).map_err(wrap)?;
         }
-        let set_mode = |mode| fault::step().and_then(|()| self.file.set_mode(mode));
+        let set_mode = |mode| fault::step().and_then(|()| file.set_mode(mode));
         set_mode(how.mode).map_err(wrap)?;
-        if how.sync
-            && let Err(error) = self.file.sync()
-        {
-            // What was not written counts as written from now on (Linux reports the error once), so that another attempt has to
-            // write all of it.
-            let _ = self.file.set_len(0);
-            let _ = set_mode(0o600);
-            return Err(wrap(error));
+        let named = self.target.publish(part, self.replace, self.length, how.sync);
+        if let Err(PartError::Unsynced(_)) = &named {
+            // Another attempt has to write all of it.
+            let _ = file.set_len(0);
         }
-        // Another program, or somebody who tidies up, may have put another file there: that one has not been verified.
-        let written = self.file.stat().map_err(wrap)?.id;
-        if part.id().is_some_and(|there| there != written) {
-            return Err(wrap(io::Error::other("another program has replaced it")));
-        }
-        let named = match self.replace {
-            true => part.rename(&self.target),
-            false => part.rename_new(&self.target),
-        };
-        if let Err(error) = named {
+        if named.is_err() && part.is_named() {
             // Another attempt must be able to write the file.
-            let _ = set_mode(0o600);
-            return Err(match error.kind() {
-                io::ErrorKind::AlreadyExists => StoreError::Exists(self.path()),
-                _ => failed(&self.path(), error),
-            });
+            let _ = set_mode(INCOMPLETE);
         }
-        if how.sync {
-            self.target.dir().sync()?;
-        }
-        Ok(())
+        named.map_err(|error| match error {
+            PartError::Exists => StoreError::Exists(self.path()),
+            PartError::Unsettled(error) => failed(self.target.dir().path(), error),
+            PartError::System(error) => failed(&self.path(), error),
+            error => wrap(error.into()),
+        })
     }
 }
 

@@ -7,7 +7,7 @@ use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use super::disk::{self, Directory, DiskFile, FileKind, Open, Stat};
+use super::disk::{self, Directory, DiskFile, FileKind, Open, Part, PartError, Stat};
 use super::{StoreError, fault};
 
 /// The suffix of an incomplete file.
@@ -15,9 +15,6 @@ const PART: &str = ".part";
 
 /// The longest name of a file in Linux, in bytes.
 const MAX_NAME: usize = 255;
-
-/// The mode of an incomplete file.
-const INCOMPLETE: u32 = 0o600;
 
 /// An open directory. It need not be readable.
 #[derive(Clone, Debug)]
@@ -133,11 +130,6 @@ impl Entry {
         self.dir.on.stat(&self.name)
     }
 
-    /// Returns the identity of the file with this name, without following links; `None` if there is none.
-    pub(crate) fn id(&self) -> Option<(u64, u64)> {
-        self.stat().map(|stat| stat.id)
-    }
-
     /// Returns the type of the file with this name, without following links; `None` if there is none.
     pub(crate) fn kind(&self) -> Option<FileKind> {
         self.stat().map(|stat| stat.kind)
@@ -163,32 +155,28 @@ impl Entry {
         self.open(Open::Create)
     }
 
-    /// Opens or creates a file, and locks it against other transfers. An existing file must be `ours` (left by an earlier attempt), or
-    /// look like an incomplete file: mode 0600, or empty.
-    pub(crate) fn open_write(&self, ours: bool) -> Result<Box<dyn DiskFile>, StoreError> {
+    /// Opens or creates the incomplete file of this name, and locks it against other transfers. An existing file must be `ours` (left
+    /// by an earlier attempt), or look like an incomplete file.
+    pub(crate) fn open_part(&self, ours: bool) -> Result<Part, StoreError> {
         let wrong = |error| failed(&self.path(), error);
         fault::step().map_err(wrong)?;
-        let file = match self.open(Open::UpdateOrCreate) {
-            // An earlier attempt was interrupted after setting a read-only mode and before renaming the file.
-            Err(error) if error.kind() == io::ErrorKind::PermissionDenied && ours => {
-                self.open_read().map_or(Ok(()), |file| file.set_mode(INCOMPLETE)).map_err(wrong)?;
-                self.open(Open::UpdateOrCreate)
-            }
-            other => other,
-        };
-        let file = file.map_err(wrong)?;
-        if !file.lock() {
-            return Err(StoreError::Busy(self.path()));
-        }
-        let stat = file.stat().map_err(wrong)?;
-        // The file was renamed between opening and locking, so it is complete.
-        if self.stat().is_none_or(|there| there.id != stat.id) {
-            return Err(StoreError::Busy(self.path()));
-        }
-        match ours || stat.mode == INCOMPLETE || stat.len == 0 {
-            true => Ok(file),
-            false => Err(StoreError::Exists(self.path())),
-        }
+        Part::open(Arc::clone(&self.dir.on), &self.name, ours).map_err(|error| match error {
+            PartError::Busy => StoreError::Busy(self.path()),
+            PartError::Foreign => StoreError::Exists(self.path()),
+            error => wrong(error.into()),
+        })
+    }
+
+    /// Gives this name to an incomplete file of the same directory.
+    pub(crate) fn publish(
+        &self,
+        part: &Part,
+        replace: bool,
+        length: Option<u64>,
+        sync: bool,
+    ) -> Result<(), PartError> {
+        fault::step()?;
+        part.publish(&self.name, replace, length, sync)
     }
 
     /// Removes the file with this name, if there is one.
@@ -204,11 +192,5 @@ impl Entry {
     pub(crate) fn rename(&self, to: &Self) -> io::Result<()> {
         fault::step()?;
         self.dir.on.rename(&self.name, &to.name, true)
-    }
-
-    /// Renames the file within its directory, unless the new name exists.
-    pub(crate) fn rename_new(&self, to: &Self) -> io::Result<()> {
-        fault::step()?;
-        self.dir.on.rename(&self.name, &to.name, false)
     }
 }

@@ -172,23 +172,6 @@ proptest! {
         prop_assert!(std::fs::read(folder.path().join("x")).unwrap() == content);
         prop_assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 1);
     }
-
-    #[test]
-    fn a_set_of_blocks_is_a_set(
-        blocks in 0_u64..200,
-        inserted in proptest::collection::vec(0_u64..220, 0..300),
-    ) {
-        let (mut set, mut model) = (BlockSet::new(blocks), BTreeSet::new());
-        for block in inserted {
-            prop_assert_eq!(set.insert(block), block < blocks && model.insert(block));
-            prop_assert_eq!(set.len(), model.len() as u64);
-        }
-        prop_assert_eq!(set.is_full(), model.len() as u64 == blocks);
-        prop_assert_eq!(set.is_empty(), model.is_empty());
-        prop_assert!((0..300).all(|it| set.contains(it) == model.contains(&it)));
-        let missing: Vec<u64> = (0..blocks).filter(|it| !model.contains(it)).collect();
-        prop_assert_eq!(set.missing().collect::<Vec<_>>(), missing);
-    }
 }
 
 #[test]

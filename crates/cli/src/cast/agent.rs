@@ -45,7 +45,7 @@ pub(crate) struct AgentArgs {
     common: CommonArgs,
     #[command(flatten)]
     rack: RackArgs,
-    /// Path of the control socket that applications connect to (default: cast.sock in /run/rackweave for root, for others in
+    /// Control socket of applications (default: cast.sock in /run/rackweave for root, for others in
     /// $XDG_RUNTIME_DIR/rackweave, /run/user/UID/rackweave or ~/.rackweave).
     #[arg(long, value_name = "PATH")]
     socket: Option<PathBuf>,
@@ -55,13 +55,13 @@ pub(crate) struct AgentArgs {
     /// Accept streams from this host; may be repeated.
     #[arg(long = "from", value_name = "HOST", value_parser = host)]
     from: Vec<Vec<IpAddr>>,
-    /// Directory where applications' data is kept for late receivers, in unnamed files.
+    /// Directory of data for late receivers, in unnamed files.
     #[arg(long, value_name = "DIR", default_value = "/var/tmp")]
     spool: PathBuf,
     /// Bytes read from an application at a time.
     #[arg(long, value_name = "BYTES", default_value_t = 1 << 16, value_parser = clap::value_parser!(u32).range(1..=1 << 20))]
     batch: u32,
-    /// Maximum bytes of an application's stream to keep; the application waits while receivers lack more.
+    /// Bytes of an application's stream to keep; it waits while receivers lack more.
     #[arg(long, value_name = "SIZE")]
     spool_limit: Option<Bytes>,
 }

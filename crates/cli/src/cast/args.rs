@@ -32,7 +32,8 @@ pub(crate) struct SendArgs {
     /// Files and directories, or `-` for standard input.
     #[arg(value_name = "FILE", required = true)]
     pub(super) files: Vec<PathBuf>,
-    /// Receivers: HOST or HOST:PORT, separated by commas or repeated (default port: 6722); or @FILE with one per line.
+    /// Receivers: HOST or HOST:PORT, separated by commas or repeated (default: port 6722); or
+    /// @FILE, one per line.
     #[arg(id = "to", long = "to", value_name = "HOST", required_unless_present = "group", value_delimiter = ',', value_parser = receivers)]
     pub(super) named: Vec<Receivers>,
     /// All receivers: those of `named`, or the members of the group.
@@ -44,50 +45,49 @@ pub(crate) struct SendArgs {
     /// Send to all members of this group (`receive --group`), found by multicast.
     #[arg(long, value_name = "NAME", conflicts_with = "to", value_parser = group)]
     pub(super) group: Option<String>,
-    /// Wait until N members have answered, for at most 30 s (default: send to those that answer within 80 ms).
+    /// Wait until N members have answered, for at most 30 s (default: for 80 ms).
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=4096))]
     pub(super) expect: Option<u32>,
     /// How copies are made (default: multicast if a probe reaches all receivers, else unicast).
     #[arg(long, value_parser = spread())]
     pub(super) spread: Option<Spread>,
-    /// The protocol: Orca, or, for comparison, the kernel's TCP (receivers need --tcp) or plain copies.
+    /// Orca, or for comparison the kernel's TCP (receivers need --tcp) or plain copies.
     #[arg(long, default_value = "cast")]
     pub(super) method: MethodArg,
-    /// Threads that send copies, each to its share of the receivers (with --method unicast).
+    /// With --method unicast: threads that send copies.
     #[arg(long, value_name = "K", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=256))]
     pub(super) processes: u32,
-    /// Maximum sending rate in bits per second, such as "500 Mbps" (default: as fast as receivers and links allow).
+    /// Maximum sending rate, such as "500 Mbps" (default: no limit).
     #[arg(long, value_name = "RATE", value_parser = values::positive_rate)]
     pub(super) rate: Option<Rate>,
-    /// Largest IP packet in bytes, headers included (default: the smallest MTU of the routes to the receivers).
+    /// Largest IP packet in bytes (default: the smallest MTU of the routes).
     #[arg(long, value_name = "BYTES", value_parser = clap::value_parser!(u32).range(256..=65_000))]
     pub(super) mtu: Option<u32>,
     /// Source address and UDP port; 0 for any.
     #[arg(long, value_name = "ADDR", default_value = "0.0.0.0:0")]
     pub(super) bind: SocketAddr,
-    /// Repair with parity where that costs less than retransmission: packets per parity block, or "off".
+    /// Packets per parity block, or "off".
     #[arg(long, value_name = "BLOCK", default_value = "64", value_parser = fec_block)]
     pub(super) fec: u8,
     /// Name that receivers give to standard input's file.
     #[arg(long, value_name = "NAME", default_value = "stdin")]
     pub(super) name: String,
-    /// Directory where standard input is kept for late receivers, in an unnamed file.
+    /// Directory of standard input for late receivers, in an unnamed file.
     #[arg(long, value_name = "DIR", default_value = "/var/tmp")]
     pub(super) spool: PathBuf,
-    /// Maximum bytes of standard input to keep, such as "1 GB", at least 2 MiB; reading pauses while receivers lack
-    /// more (default: no limit).
+    /// Bytes of standard input to keep, at least 2 MiB; reading pauses beyond (default: no limit).
     #[arg(long, value_name = "SIZE")]
     pub(super) spool_limit: Option<Bytes>,
-    /// Controller of the label switches, one of --fabric's hosts (default, with --spread labels: this process).
+    /// Controller, one of --fabric's hosts (default: this process).
     #[arg(long, value_name = "ADDR", value_parser = address, requires = "fabric")]
     pub(super) controller: Option<SocketAddr>,
-    /// If this process is the controller: declare an agent dead after this silence, such as "200 ms".
+    /// Without --controller: silence after which an agent is dead.
     #[arg(long, value_name = "TIME", default_value = "200 ms", conflicts_with = "controller")]
     pub(super) timeout: Span,
-    /// Send through the agent of this host, at its control socket (default: only if --fabric's port is taken).
+    /// Send through this host's agent at this socket (default: only if --fabric's port is taken).
     #[arg(long, value_name = "PATH")]
     pub(super) socket: Option<PathBuf>,
-    /// Keep inviting a receiver that stopped responding for S seconds; 0: never.
+    /// Seconds for which a silent receiver is invited again.
     #[arg(long, value_name = "S", default_value_t = 10, value_parser = clap::value_parser!(u32).range(0..=86_400))]
     pub(super) retry: u32,
 }
@@ -212,11 +212,11 @@ pub(crate) struct ReceiveArgs {
     /// Exit after one stream.
     #[arg(long)]
     pub(super) once: bool,
-    /// Accept streams from this host, and from this machine only if it is named; may be repeated (default: this machine, with
-    /// all its users, or anyone who has the key).
+    /// Accept streams from this host only; may be repeated (default: this machine, with all its
+    /// users, or holders of the key).
     #[arg(long = "from", value_name = "HOST", value_parser = host)]
     pub(super) from: Vec<Vec<IpAddr>>,
-    /// Join this group, so that `send --group` finds this host; may be repeated (default: none).
+    /// Join this group; may be repeated (default: none).
     #[arg(long, value_name = "NAME", value_parser = group, conflicts_with = "tcp")]
     pub(super) group: Vec<String>,
     /// Address and UDP port to listen on; port 0 for any.
@@ -228,13 +228,13 @@ pub(crate) struct ReceiveArgs {
     /// fsync files before renaming them into place.
     #[arg(long)]
     pub(super) sync: bool,
-    /// Accept streams over the kernel's TCP on the same port instead, for comparison (see `send --method`).
+    /// Accept streams over the kernel's TCP instead, for comparison (see `send --method`).
     #[arg(long, conflicts_with = "key")]
     pub(super) tcp: bool,
-    /// With --tcp: connect to the next receiver that a sender names, for `send --method chain` (default: such streams are refused).
+    /// With --tcp: forward to the next receiver, for `send --method chain`.
     #[arg(long, requires = "tcp")]
     pub(super) forward: bool,
-    /// Receive through the agent of this host, at its control socket (default: only if the port is taken).
+    /// Receive through this host's agent at this socket (default: only if the port is taken).
     #[arg(long, value_name = "PATH", conflicts_with_all = ["tcp", "group"])]
     pub(super) socket: Option<PathBuf>,
 }

@@ -25,7 +25,7 @@ use crate::shell::{events, exit, status};
 pub(crate) struct ControlArgs {
     #[command(flatten)]
     common: CommonArgs,
-    /// Declare an agent dead after this silence.
+    /// Silence after which an agent is dead.
     #[arg(long, value_name = "TIME", default_value = "200 ms")]
     timeout: Span,
     /// Path of the control socket for `rackweave cast sessions`.

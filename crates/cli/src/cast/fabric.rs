@@ -16,10 +16,10 @@ use super::address;
 /// Options of an Orca agent.
 #[derive(Clone, Debug, clap::Args)]
 pub(super) struct RackArgs {
-    /// Be an agent of a rack with a label switch, under the controller at this address of --fabric (default: no agent).
+    /// Be an agent of a rack, under the controller at this address (default: no agent).
     #[arg(long, value_name = "ADDR", value_parser = address, requires = "fabric")]
     pub(super) controller: Option<SocketAddr>,
-    /// Interval of heartbeats to the controller, such as "40 ms".
+    /// Interval of heartbeats to the controller.
     #[arg(long, value_name = "TIME", default_value = "40 ms", requires = "controller")]
     heartbeat: Span,
 }

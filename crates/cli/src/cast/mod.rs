@@ -49,13 +49,14 @@ fn agent_socket() -> std::io::Result<PathBuf> {
 /// Options that senders and receivers share.
 #[derive(Clone, Debug, clap::Args)]
 pub(crate) struct CommonArgs {
-    /// Key file shared by both ends, at least 16 bytes: names and content are encrypted, other packets dropped (default: no key).
+    /// File with a shared secret of at least 16 bytes, which encrypts names and content (default:
+    /// no key).
     #[arg(long, value_name = "FILE")]
     key: Option<PathBuf>,
     /// Interface for multicast, by name or address (default: the system's choice).
     #[arg(long, value_name = "IF", value_parser = interface)]
     interface: Option<Ipv4Addr>,
-    /// All hosts, for labels and relays, identical on every host: one address per line, or TOML with `hosts` and `[fabric]`
+    /// All hosts, the same file on each: one address per line, or TOML with `hosts` and `[fabric]`
     /// (default: none).
     #[arg(long, visible_alias = "hosts", value_name = "FILE")]
     fabric: Option<PathBuf>,

@@ -16,7 +16,7 @@ use crate::shell::{events, exit, print, status};
     rackweave cast sessions --socket /run/control.sock --json\n\n\
     Exit codes: 0 shown, 1 no agent or controller answers.")]
 pub(crate) struct SessionsArgs {
-    /// Control socket of `cast agent` or `cast control` (default: that of this user's agent, as in `cast agent --help`).
+    /// Control socket of `cast agent` or `cast control` (default: as of `cast agent`).
     #[arg(long, value_name = "PATH")]
     socket: Option<PathBuf>,
     /// Print one line of JSON.

@@ -31,7 +31,7 @@ pub(crate) struct PackArgs {
     /// Level of zstd: 1 is the fastest, 22 the smallest.
     #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u8).range(1..=22))]
     pub(crate) level: u8,
-    /// Whether unused blocks of ext4 (and ext2, ext3) are skipped, in partitions too.
+    /// Unused blocks of ext2, ext3 and ext4 that are skipped, in partitions too.
     #[arg(long, value_name = "WHICH", default_value = "none")]
     pub(crate) skip_free: SkipFreeArg,
     /// Sign the image with this key (see `rackweave image keygen`).
@@ -103,7 +103,7 @@ pub(crate) struct VerifyArgs {
     /// An .rwi or .ndz file.
     #[arg(value_name = "FILE")]
     pub(crate) file: PathBuf,
-    /// Require that the image was signed by this key (default: any signature, or none).
+    /// Require a signature by this key (default: any signature, or none).
     #[arg(long, value_name = "FILE.pub")]
     pub(crate) key: Option<PathBuf>,
     /// Print the result as one line of JSON on standard output.
@@ -137,7 +137,7 @@ pub(crate) struct UnpackArgs {
     /// Overwrite the unused blocks of a device with zeros.
     #[arg(long)]
     pub(crate) zero: bool,
-    /// Require that the image was signed by this key (default: any signature, or none).
+    /// Require a signature by this key (default: any signature, or none).
     #[arg(long, value_name = "FILE.pub")]
     pub(crate) key: Option<PathBuf>,
     /// Print the result as one line of JSON on standard output.

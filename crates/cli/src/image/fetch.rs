@@ -31,7 +31,7 @@ pub(crate) struct FetchArgs {
     /// Name of the image, as in `rackweave image inspect`.
     #[arg(value_name = "NAME", required_unless_present = "list")]
     name: Option<String>,
-    /// Print the images of the server, with their chunks and bytes, and fetch nothing.
+    /// Print the images of the server, and fetch nothing.
     #[arg(long, conflicts_with_all = ["name", "to", "overwrite", "zero", "linger"])]
     list: bool,
     /// The server. Its port is used on this host, too.
@@ -43,7 +43,7 @@ pub(crate) struct FetchArgs {
     /// Address of this host, without a port (default: the one from which the server is reached).
     #[arg(long, value_name = "ADDR", value_parser = hosts::host)]
     bind: Option<Ipv4Addr>,
-    /// Stay for this time after every byte is written, to serve others; without effect where the server multicasts.
+    /// Serve others for this time after every byte is written. Not with multicast.
     #[arg(long, value_name = "TIME", default_value = "0 s")]
     linger: Span,
     /// File with the secret that all hosts share.
@@ -58,7 +58,7 @@ pub(crate) struct FetchArgs {
     /// Do not serve others.
     #[arg(long)]
     no_serve: bool,
-    /// Memory for chunks: half for those that wait for the disk, half for those that are served.
+    /// Memory for chunks, half to wait for the disk and half to serve others.
     #[arg(long, value_name = "SIZE", default_value = "512 MiB")]
     memory: Bytes,
     /// Do not use multicast, even if the server offers it.
@@ -70,14 +70,14 @@ pub(crate) struct FetchArgs {
     /// Overwrite the unused blocks of a device with zeros.
     #[arg(long)]
     zero: bool,
-    /// Fail after this time without a chunk, or without an answer of the server.
+    /// Fail after this time without a chunk or an answer.
     #[arg(long, value_name = "TIME", default_value = "60 s")]
     give_up: Span,
     /// Chunks that are requested at a time.
     #[arg(long, value_name = "N", default_value_t = Config::default().outstanding,
         value_parser = clap::value_parser!(u16).range(1..=4096))]
     outstanding: u16,
-    /// Chunks in one request. More of them save requests, which matters most where a slow switch handles them.
+    /// Chunks in one request. More save requests.
     #[arg(long, value_name = "N", default_value_t = Config::default().batch,
         value_parser = clap::value_parser!(u16).range(1..=4096))]
     batch: u16,

@@ -43,31 +43,31 @@ pub(crate) struct ServeArgs {
     /// Most bits per second that the server sends.
     #[arg(long, value_name = "RATE", value_parser = values::positive_rate)]
     rate: Option<Rate>,
-    /// Multicast the images to hosts that fetch them: this group of 239.0.0.0/8 for the first, and the next ones for others. Hosts
-    /// learn of it from the server. The network must forward multicast. Blocks are sent at --rate (default: 500 Mbps) at most.
+    /// Multicast the images to this group of 239.0.0.0/8 and the next ones, at --rate or 500 Mbps
+    /// at most.
     #[arg(long, value_name = "GROUP[:PORT]", value_parser = hosts::group)]
     multicast: Option<(Ipv4Addr, Option<u16>)>,
-    /// The hosts that may fetch, separated by commas, or @FILE with one on each line. The server ends when all have the image,
-    /// of which there must be one only.
+    /// Hosts that may fetch the only image, or @FILE with one per line. The server ends when all
+    /// have it.
     #[arg(long, value_name = "HOST,...|@FILE", value_delimiter = ',')]
     to: Vec<String>,
-    /// With --to: end after this time even if some hosts do not have the image.
+    /// With --to: end after this time in any case.
     #[arg(long = "for", value_name = "TIME", requires = "to")]
     time_limit: Option<Span>,
     /// The hosts that may serve others (default: all that fetch).
     #[arg(long, value_name = "HOST,...|@FILE", value_delimiter = ',')]
     holders: Vec<String>,
-    /// Number of hosts that will fetch an image, by which they divide it among them (default: those of --to, or unknown).
+    /// Number of hosts that will fetch (default: those of --to, or unknown).
     #[arg(long, value_name = "N")]
     expect: Option<u16>,
     /// Switches redirect requests (`rackweave image switch`), and the server does not.
     #[arg(long)]
     switch: bool,
-    /// Hosts whose addresses share this many leading bits are in one rack, and are preferred.
+    /// Hosts that share these leading bits of their addresses prefer each other.
     #[arg(long, value_name = "BITS", value_parser = clap::value_parser!(u8).range(16..=30), conflicts_with = "switch")]
     rack_prefix: Option<u8>,
-    /// Where the live page and Prometheus metrics are, by HTTP, or `none`. Whoever reaches it can read it.
-    /// Default: 127.0.0.1:6780, if that is free.
+    /// Address of the live page and metrics, readable for all who reach it (default: 127.0.0.1:6780 if
+    /// free).
     #[arg(long, value_name = "HOST[:PORT]|none", value_parser = page)]
     status: Option<Status>,
     /// Print events, one line of JSON each.

@@ -22,10 +22,10 @@ use crate::switch::{interfaces, one_switch, polled, run, with_program};
     rackweave image switch --bpf --ports p0,p1,p2,p3 --server 192.0.2.1 --stats\n\n\
     Exit codes: 0 ended by Ctrl-C, 1 a socket failed or the kernel rejects the program, 2 wrong usage or file.")]
 pub(crate) struct SwitchArgs {
-    /// Interfaces of the hosts, in order: one end of a veth pair each, or a NIC port. Needs CAP_NET_RAW.
+    /// Interfaces of the hosts, in order. Needs CAP_NET_RAW.
     #[arg(long, value_name = "IF", required_unless_present = "bpf", num_args = 1..)]
     interface: Vec<String>,
-    /// The server (`image serve --switch`): its address; with --interface its number, or its address 10.x.y.z.
+    /// The server (`image serve --switch`): its address, with --interface also its number.
     #[arg(long, value_name = "N|ADDR[:PORT]")]
     server: String,
     /// File with the key that server and clients share, if they use one.

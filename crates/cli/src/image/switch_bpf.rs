@@ -20,16 +20,17 @@ pub(crate) struct BpfArgs {
     /// Run the program in the kernel, at the ports of a Linux bridge or router. Needs root, clang and Linux 6.6.
     #[arg(long, conflicts_with_all = ["interface", "key_file", "metrics", "link", "buffer", "shared_buffer", "ecn", "latency", "delay", "window", "busy_poll"], requires = "ports")]
     pub(super) bpf: bool,
-    /// With --bpf: the interfaces at which hosts fetch images, separated by commas. Hosts elsewhere are served by the server.
+    /// With --bpf: the interfaces, separated by commas. Other hosts are served by the server.
     #[arg(long, value_name = "IF,...", value_delimiter = ',', requires = "bpf")]
     ports: Vec<String>,
-    /// With --bpf: holders of a chunk take turns, as in SWP2P (default: the one with the fewest outstanding requests, and of several the one with the fewest chunks).
+    /// With --bpf: holders of a chunk take turns, as in SWP2P (default: the least loaded).
     #[arg(long, requires = "bpf")]
     turns: bool,
-    /// With --bpf: only hosts that have a chunk are asked for it, as in SWP2P (default: also those that wait for it themselves, up to two in a row).
+    /// With --bpf: only hosts that have a chunk serve it, as in SWP2P (default: also waiting ones,
+    /// two in a row).
     #[arg(long, requires = "bpf")]
     no_pending: bool,
-    /// With --bpf: largest image, in chunks; there are 264 bytes of memory for each.
+    /// With --bpf: largest image in chunks, of 264 bytes of memory each.
     #[arg(long, value_name = "N", default_value_t = 65_536)]
     chunks: u32,
     /// With --bpf: maximum number of hosts at one port.

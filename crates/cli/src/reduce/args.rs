@@ -12,7 +12,7 @@ use rackweave_rackless::plan::Algorithm;
 ///
 /// Servers are joined to ToRs by an optical switch, and programmable ToRs aggregate uploads (P4-ORDC). For each period of the
 /// trace the plan has a configuration; the time of a period is that of its busiest link. Prints the plan with what
-/// it absorbs and moves, beside a fixed configuration and, for small pods, beside the best plan that there is.
+/// it absorbs and moves, next to a fixed configuration and, for small pods, the best plan.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:\n  \
     rackweave reduce plan scenarios/reduce-two-groups.csv\n  \
@@ -31,7 +31,7 @@ pub(crate) struct PlanArgs {
     /// Server ports of each ToR.
     #[arg(long, value_name = "PORTS", value_delimiter = ',', default_value = "4,2,2")]
     pub(super) tors: Vec<u32>,
-    /// Number of a programmable ToR, from 0; may be repeated. `none`: there is none.
+    /// Programmable ToR, from 0, or `none`; may be repeated.
     #[arg(long, value_name = "TOR", value_delimiter = ',', default_value = "0")]
     pub(super) programmable: Vec<String>,
     /// Key-value slots of each programmable ToR.
@@ -61,13 +61,13 @@ pub(crate) struct PlanArgs {
     /// How the plan is found.
     #[arg(long, value_name = "NAME", default_value = "heuristic")]
     pub(super) algorithm: AlgorithmArg,
-    /// What the optical switch joins, and whether ToRs aggregate.
+    /// Architecture of the pod.
     #[arg(long, value_name = "NAME", default_value = "p4-ordc")]
     pub(super) architecture: ArchitectureArg,
-    /// Let uploads make a detour by a programmable ToR if neither worker nor master is below one (p4inc-aoi always does).
+    /// Let uploads make a detour by a programmable ToR elsewhere.
     #[arg(long)]
     pub(super) detour: bool,
-    /// Times that each local search starts again from a disturbed result.
+    /// Restarts of each local search.
     #[arg(long, value_name = "N", default_value_t = 2, value_parser = clap::value_parser!(u32).range(..=10_000))]
     pub(super) restarts: u32,
     /// Random seed of the restarts.

@@ -34,13 +34,13 @@ pub(crate) struct MasterArgs {
     pub(super) listen: SocketAddr,
     #[command(flatten)]
     pub(super) overlay: OverlayArgs,
-    /// The switch that adds up: its IPv4 address (of switch n of `rackweave switch --interface`: 172.16.0.n); with --overlay its number.
+    /// The switch that adds up: its IPv4 address; with --overlay its number.
     #[arg(long, value_name = "ADDR|N")]
     pub(super) switch: Option<String>,
-    /// Slots to ask the switch for. Few suffice, as keys are sent in ranges that fit.
+    /// Slots to ask the switch for. Few suffice.
     #[arg(long, value_name = "N", default_value_t = 16_384, requires = "switch", value_parser = clap::value_parser!(u32).range(16..))]
     pub(super) slots: u32,
-    /// Fail if the switch cannot be used, instead of adding up here: after 3 s if it does not answer, before workers have joined.
+    /// Fail if the switch cannot be used, instead of adding up here.
     #[arg(long, requires = "switch")]
     pub(super) require_switch: bool,
     #[command(flatten)]
@@ -55,13 +55,14 @@ pub(crate) struct MasterArgs {
 /// Changes of circuits in the middle of a job.
 #[derive(Clone, Debug, clap::Args)]
 pub(crate) struct CircuitArgs {
-    /// Control channel of the switch (`rackweave switch --control`), through which the master changes circuits.
+    /// Control channel of the switch (`rackweave switch --control`), for --move.
     #[arg(long, value_name = "PATH", requires = "moves")]
     pub(super) ocs: Option<PathBuf>,
-    /// Change the circuits this long after the start of the upload: the ToR of each server, in the order of their numbers. May be repeated.
+    /// Change the circuits this long after the upload's start: the ToR of each server in turn. May
+    /// be repeated.
     #[arg(long = "move", value_name = "TIME=TOR,TOR,...", requires = "ocs", value_parser = super::circuits::job_move)]
     pub(super) moves: Vec<JobMove>,
-    /// Do not stop the job while circuits change: what is lost is sent again.
+    /// Do not stop the job while circuits change.
     #[arg(long, requires = "ocs")]
     pub(super) no_quiesce: bool,
 }
@@ -69,13 +70,13 @@ pub(crate) struct CircuitArgs {
 /// What master and workers of a job must agree on.
 #[derive(Clone, Copy, Debug, clap::Args)]
 pub(crate) struct JobArgs {
-    /// Number of the job: two jobs on one switch need different ones.
+    /// Number of the job, one of its own on a switch.
     #[arg(long = "job", value_name = "ID", default_value_t = 1)]
     pub(super) number: u16,
     /// How values of equal keys are combined.
     #[arg(long, value_name = "HOW", default_value = "sum")]
     pub(super) operator: OperatorArg,
-    /// How long to wait for a host that is silent.
+    /// How long to wait for a silent host.
     #[arg(long, value_name = "TIME", default_value = "30 s", value_parser = some_time)]
     pub(super) patience: Span,
 }
@@ -94,10 +95,10 @@ pub(crate) struct OverlayArgs {
 /// Where a result goes.
 #[derive(Clone, Debug, clap::Args)]
 pub(crate) struct OutputArgs {
-    /// File for the result, which appears when it is whole (default: standard output).
+    /// File for the result (default: standard output).
     #[arg(long, value_name = "FILE")]
     pub(super) out: Option<PathBuf>,
-    /// Print what was sent and received as one line of JSON on standard output; requires --out.
+    /// Print what was sent and received as one line of JSON; requires --out.
     #[arg(long, requires = "out")]
     pub(super) json: bool,
     /// Print neither progress nor a summary.
@@ -116,7 +117,7 @@ pub(crate) struct OutputArgs {
     generate | rackweave reduce worker --master 192.0.2.1 --worker 2 --operator max --pairs -\n\n\
     Exit codes: 0 the master has all sums, 1 the job failed, 2 wrong usage or input, 130 interrupted.")]
 pub(crate) struct WorkerArgs {
-    /// The master's address (port 6731, unless given); with --overlay the number of its host.
+    /// The master's address (default port 6731); with --overlay the number of its host.
     #[arg(long, value_name = "ADDR|N")]
     pub(super) master: String,
     /// Number of this worker, from 0.
@@ -124,15 +125,16 @@ pub(crate) struct WorkerArgs {
     pub(super) worker: u8,
     #[command(flatten)]
     pub(super) job: JobArgs,
-    /// Address to send from (default: port 6731 if it is free and the master is another machine, else any port).
+    /// Address to send from (default: port 6731 if free and the master elsewhere, else any).
     #[arg(long, value_name = "ADDR", value_parser = address, conflicts_with = "overlay")]
     pub(super) bind: Option<SocketAddr>,
     #[command(flatten)]
     pub(super) overlay: OverlayArgs,
-    /// Send these pairs instead of words: lines of key, tab and value, escaped as the master's result is. `-` is standard input.
+    /// Send lines of key, tab and value instead of words, escaped as in results. `-` is standard
+    /// input.
     #[arg(long, value_name = "FILE", conflicts_with = "paths", required_unless_present = "paths")]
     pub(super) pairs: Option<PathBuf>,
-    /// With --pairs: they must end with a line `\.`, so that a program which dies before it has written all of them is noticed.
+    /// With --pairs: they must end with a line `\.`, so that their writer's death is noticed.
     #[arg(long, requires = "pairs")]
     pub(super) complete: bool,
     #[command(flatten)]

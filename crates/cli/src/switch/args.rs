@@ -37,16 +37,17 @@ pub(crate) struct SwitchArgs {
         required_unless_present_any = ["interface", "bpf"]
     )]
     pub(super) listen: Option<SocketAddr>,
-    /// Number of hosts, with --listen; with --bpf, the hosts as MAC,IP,PORT;...
+    /// Number of hosts, with --listen. With --bpf: hosts as MAC,IP,PORT, separated by semicolons.
     #[arg(long, value_name = "N", conflicts_with = "interface")]
     pub(super) hosts: Option<String>,
-    /// Run the program (Orca's, or reduce) in the kernel instead, on the interfaces in --ports. Needs root and clang.
+    /// Run the program (orca or reduce) in the kernel, on the interfaces in --ports. Needs root and
+    /// clang.
     #[arg(long, conflicts_with_all = ["listen", "interface", "metrics"], requires = "ports")]
     pub(super) bpf: bool,
-    /// With --bpf: the interfaces, separated by commas. A host's index within the rack is the index of its port.
+    /// With --bpf: the interfaces, separated by commas. A host's number is its port's index.
     #[arg(long, value_name = "IF", value_delimiter = ',', requires = "bpf")]
     pub(super) ports: Vec<String>,
-    /// With --bpf and --program reduce: the switch's address, such as one of the bridge or router that has the ports.
+    /// With --bpf and --program reduce: an address of the bridge or router that has the ports.
     #[arg(long, value_name = "IP", requires = "bpf")]
     pub(super) address: Option<Ipv4Addr>,
     /// With --bpf: the ports that lead to other switches, as indices from 0.
@@ -58,44 +59,43 @@ pub(crate) struct SwitchArgs {
     /// Address of a host (default: learnt from the packets that the host sends, on loopback only).
     #[arg(long = "host", value_name = "N=ADDR", conflicts_with = "interface")]
     pub(super) addresses: Vec<String>,
-    /// Interface of the next host: one end of a veth pair, or a NIC port. Needs CAP_NET_RAW.
+    /// Interface of the next host, such as one end of a veth pair. Needs CAP_NET_RAW.
     #[arg(long, value_name = "NAME")]
     pub(super) interface: Vec<String>,
-    /// Take the fabric, with all its switches and the moves of its circuits, and the faults from a scenario (or from a file that has only
-    /// the table `fabric`, or a file of `cast --fabric`). Times count from the start of the switch.
+    /// Take fabric, moves of circuits and faults from a scenario, or a file of `cast --fabric`.
     #[arg(long, value_name = "SCENARIO.toml", conflicts_with_all = ["link", "buffer", "shared_buffer", "ecn", "trim", "latency", "delay"])]
     pub(super) fabric: Option<String>,
-    /// Let other processes of this user change the circuits of the fabric's optical circuit switch, through a Unix socket at this path (lines
-    /// of JSON, see docs/ops/switch.md). The circuits remain when a controller goes away.
+    /// Unix socket at which processes of this user change circuits, which remain when they end (see
+    /// docs/ops/switch.md).
     #[arg(long, value_name = "PATH", requires = "fabric", conflicts_with = "bpf")]
     pub(super) control: Option<PathBuf>,
-    /// Set a key of the scenario, replacing its value in the file.
+    /// Set a key of the scenario.
     #[arg(long = "set", value_name = "KEY=VALUE", requires = "fabric")]
     pub(super) sets: Vec<String>,
-    /// Program of the switches, in addition to forwarding.
+    /// Program of the switches.
     #[arg(long, default_value = ProgramName::default().describe().0, value_parser = program_names())]
     pub(super) program: ProgramName,
-    /// Host of Orca's controller (with --bpf: its port); switches ignore orders from other hosts.
+    /// Host of Orca's controller (with --bpf: its port), the only one whose orders count.
     #[arg(long, value_name = "N")]
     pub(super) controller: Option<u32>,
-    /// Host of SWP2P's server, by its number or address: requests are redirected on their way to it.
+    /// Host of SWP2P's server, by its number or address.
     #[arg(long, value_name = "N|ADDR", value_parser = host)]
     pub(super) server: Option<HostId>,
     /// With --program reduce: slots for keys and their sums in each switch (default: 65536).
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(16..=1 << 26))]
     pub(super) slots: Option<u32>,
-    /// With --program reduce: slots of a bucket, among which a key has a choice (default: 8).
+    /// With --program reduce: slots of a bucket (default: 8).
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u8).range(1..=64))]
     pub(super) ways: Option<u8>,
-    /// With --program reduce: the percentage of the slots, of the 64 jobs and of the recorded packets that masters at one address can have
-    /// together, so that no host takes all of them (default: 50).
+    /// With --program reduce: percentage of slots, jobs and recorded packets for masters at one
+    /// address (default: 50).
     #[arg(long, value_name = "PERCENT", value_parser = clap::value_parser!(u8).range(1..=100))]
     pub(super) share: Option<u8>,
     /// With --program reduce: the switches of the fabric that add up (default: all).
     #[arg(long, value_name = "SWITCH", value_delimiter = ',')]
     pub(super) aggregate_at: Vec<u32>,
-    /// File with the key of the program's members, if they use one. Without it the switches reject Orca's signed orders, and cannot
-    /// sign the messages that they make for SWP2P. With --bpf, orders are not verified with the key, but must come from --controller.
+    /// Key of the program's members, if they use one. With --bpf it verifies no orders, which must
+    /// come from --controller.
     #[arg(long, value_name = "FILE")]
     pub(super) key_file: Option<PathBuf>,
     #[command(flatten)]
@@ -112,7 +112,7 @@ pub(crate) struct SwitchArgs {
     /// Probability of duplicating a frame, on each link.
     #[arg(long, value_name = "P", default_value_t = 0.0)]
     pub(super) duplicate: f64,
-    /// Probability of delaying a frame, on each link, so that later ones overtake it.
+    /// Probability of delaying a frame, on each link.
     #[arg(long, value_name = "P", default_value_t = 0.0)]
     pub(super) reorder: f64,
     /// Maximum delay with --reorder.
@@ -144,13 +144,13 @@ pub(crate) struct LinkArgs {
     /// Buffer of each port, in bytes or packets.
     #[arg(long, value_name = "SIZE", default_value = "500 KB")]
     pub(super) buffer: Size,
-    /// Share one buffer between all ports of a switch, with dynamic thresholds (alpha 1).
+    /// All ports of a switch share a buffer, with dynamic thresholds (alpha 1).
     #[arg(long)]
     pub(super) shared_buffer: bool,
     /// Mark packets (ECN) that find a longer queue than this.
     #[arg(long, value_name = "SIZE")]
     pub(super) ecn: Option<Size>,
-    /// Delay from the last bit of a packet in to its output queue.
+    /// Delay from a packet's last bit to its output queue.
     #[arg(long, value_name = "TIME", default_value = "250 ns")]
     pub(super) latency: Span,
     /// Propagation delay of each link, in each direction.
@@ -175,7 +175,7 @@ impl LinkArgs {
 /// How a switch reads its sockets.
 #[derive(Clone, Copy, Debug, clap::Args)]
 pub(crate) struct PollArgs {
-    /// Interval at which sockets are read: a longer one needs less processor time.
+    /// Interval at which sockets are read.
     #[arg(long, value_name = "TIME", default_value = "20 us")]
     pub(super) window: Span,
     /// Poll continuously and never sleep: occupies a whole core.
@@ -192,7 +192,7 @@ pub(crate) struct ShowArgs {
     /// At the end, print one line of JSON with all counters and links.
     #[arg(long)]
     pub(crate) json: bool,
-    /// Serve counters for Prometheus at http://ADDR/metrics; a port without an address is on loopback.
+    /// Serve counters for Prometheus at http://ADDR/metrics (a port alone: on loopback).
     #[arg(long, value_name = "ADDR")]
     pub(super) metrics: Option<String>,
 }

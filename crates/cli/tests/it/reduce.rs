@@ -39,9 +39,8 @@ fn the_shipped_trace_is_planned_as_the_guide_says() {
     assert!(guide.contains(table.trim()), "{table}");
     let slow: Vec<&str> = "--uplinks 1,1,1 --uplink-link 4Gbps --delay 5ms".split(' ').collect();
     let alternating = text(&[&[EXAMPLE], &slow[..]].concat());
-    assert!(guide.contains(alternating.trim()), "{alternating}");
     let compared = text(&[EXAMPLE, "--compare"]);
-    for line in compared.lines().rev().take(4) {
+    for line in alternating.lines().rev().take(5).chain(compared.lines().rev().take(4)) {
         assert!(guide.contains(line), "{line}");
     }
 }

@@ -13,20 +13,13 @@
 //! - A cast *fails* for a receiver to which it has not been delivered if the receiver's host crashed during the run or
 //!   the sender reports the failure. A cast that is neither delivered nor failed at the end of the run is unfinished.
 //! - The *ideal time* of a cast to a receiver is that of a message on the unloaded path, in full frames with UDP
-//!   headers ([`FRAMING`]). Its *slowdown* is the time from the start of the cast to its delivery, divided by the ideal
+//!   headers ([`rackweave_core::Framing::UDP`]). Its *slowdown* is the time from the start of the cast to its delivery, divided by the ideal
 //!   time.
 
-use rackweave_core::{FailReason, Framing, HostId, Span, Time, frame};
+use rackweave_core::{FailReason, HostId, Span, Time};
 use rackweave_workload::app::{MessageRecord, Outcome};
 
 use super::{Record, Report};
-
-/// The framing for ideal times: full frames with a UDP header and no other transport header.
-pub const FRAMING: Framing = Framing {
-    max_payload: frame::MTU - frame::IPV4 - 8,
-    header_bytes: frame::IPV4 + 8,
-    spray_above_bytes: u32::MAX,
-};
 
 /// The configuration of a [`Collector`].
 #[derive(Clone, Debug)]
@@ -251,7 +244,7 @@ impl Results {
 
     /// Returns the measured casts in the form that all runs use for messages: one message for each cast and receiver.
     /// `ideal` returns the time that a number of bytes takes from one host to another on the unloaded path, in packets
-    /// of [`FRAMING`].
+    /// of [`rackweave_core::Framing::UDP`].
     #[must_use]
     pub fn messages(&self, ideal: impl Fn(HostId, HostId, u64) -> Span) -> Vec<MessageRecord> {
         let each =

@@ -24,7 +24,7 @@ mod sender;
 mod tests;
 mod writers;
 
-pub use self::collector::{CastTimes, Collector, CollectorConfig, FRAMING, ReceiverTimes, Results};
+pub use self::collector::{CastTimes, Collector, CollectorConfig, ReceiverTimes, Results};
 pub use self::receiver::Receiver;
 pub use self::sender::{Sender, SenderConfig};
 pub use self::writers::{Cost, Write, Writers};

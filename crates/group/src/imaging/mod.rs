@@ -1,6 +1,6 @@
-//! Disk imaging: one image on many hosts, while its server sends as little of it as possible.
+//! Disk imaging: one image on many hosts, while its server sends as little of it as possible (`docs/protocols/swp2p.md`).
 //!
-//! - [`Shape`]: how an image is divided; [`chunks`]: sets of its chunks; [`order`]: in which order clients ask for them.
+//! - [`Shape`]: how an image is divided; [`order`]: in which order clients ask for them.
 //! - [`intake`]: how long a client takes to expand and write what it has received.
 //! - [`frisbee`]: the multicast system of Hibler et al. (USENIX 2003), the baseline; [`multicast`]: how switches copy its packets to the
 //!   members of a session.
@@ -8,7 +8,6 @@
 //!   redirect requests.
 //! - [`packet`]: packets in the simulator; [`node`] and [`p2p::node`]: the machines as nodes there.
 
-pub mod chunks;
 pub mod directory;
 pub mod frisbee;
 pub mod intake;

@@ -9,9 +9,10 @@ use std::sync::Arc;
 use rackweave_core::{Header, HostId, Packet, PayloadStore, Port, PortSet, Time, Verdict};
 use rackweave_switch::Fabric;
 use rackweave_switch::fabric::Node;
+use rackweave_switch::system::{
+    Never, Outgoing, Parsed, Protocol, System, SystemError, SystemProgram,
+};
 use rackweave_wire::frisbee::{self, TO_GROUP};
-
-use crate::system::{Never, Outgoing, Parsed, Protocol, System, SystemError, SystemProgram};
 
 /// Multicast of imaging's packets in the switches of a fabric.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

@@ -2,13 +2,13 @@
 
 use rackweave_core::{HostId, Packet, Slice};
 use rackweave_switch::net::{HasPayload, PayloadId};
+use rackweave_switch::system::{Makeable, Never, Visible};
 use rackweave_wire::frame::Unframeable;
 use rackweave_wire::frisbee::{self, Body, PORT, SESSION_PORT, TO_GROUP};
 use rackweave_wire::homa::Layout;
 use rackweave_wire::pcapng::Framed;
 
 use super::switch::View;
-use crate::system::{Makeable, Never, Visible};
 
 /// The header of a simulated packet: a message, and the name of its payload if that has bytes. Bitmaps have bytes, which
 /// switches and hosts read; blocks of the image have none.

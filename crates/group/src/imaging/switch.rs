@@ -25,12 +25,12 @@ use std::collections::VecDeque;
 use rackweave_core::{
     DropReason, Header as AnyHeader, HostId, Packet, PayloadStore, Port, Span, Time, Verdict,
 };
+use rackweave_switch::system::{Outgoing, SystemProgram};
 use rackweave_wire::frame;
 use rackweave_wire::frisbee::{Body, Chunks, Header, REPORT_MAP_BYTES};
 
 use super::directory::{self, Ask, Directory};
 use super::p2p::CONTROL_PRIORITY;
-use crate::system::{Outgoing, SystemProgram};
 
 /// How the switches of a fabric run the program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

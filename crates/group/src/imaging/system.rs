@@ -2,11 +2,11 @@
 
 use rackweave_core::HostId;
 use rackweave_switch::Fabric;
+use rackweave_switch::system::{Outgoing, Parsed, Protocol, System, SystemError};
 use rackweave_wire::frame::ip_address;
 use rackweave_wire::frisbee::{self, Auth, Direction, Header, Key, SESSION_BYTES};
 
 use super::switch::{Config, Program, View};
-use crate::system::{Outgoing, Parsed, Protocol, System, SystemError};
 
 /// SWP2P in the switches of a fabric.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

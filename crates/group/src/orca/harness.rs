@@ -7,6 +7,7 @@ use rackweave_core::{DropReason, HostId, Node as _, Packet, RangeSet, Span, Time
 use rackweave_switch::Fabric;
 use rackweave_switch::config::{BufferConfig, Fault, FaultKind, FaultPlace, Topology};
 use rackweave_switch::net::{Edge, Net, NetConfig, NetEvent};
+use rackweave_switch::system::Simulated;
 use rackweave_wire::orca::{Data, Header, Session, TO_AGENT, TO_GROUP};
 
 use super::controller::{Controller, ControllerConfig, ControllerEvent};
@@ -15,7 +16,6 @@ use super::host::{Event, Host, HostConfig, Spread, Tor};
 use super::label::Layout;
 use super::label::tests::fabric;
 use super::switch::{Program, Register};
-use crate::system::Simulated;
 
 /// The receive window of every receiver, in bytes.
 const WINDOW: u64 = 1 << 20;

@@ -12,11 +12,11 @@ use rackweave_core::{
 };
 use rackweave_switch::config::Topology;
 use rackweave_switch::fabric::Fabric;
+use rackweave_switch::system::SystemProgram;
 use rackweave_wire::orca::{Labelled, TO_GROUP};
 
 use super::label::{LabelError, Layout};
-use super::view::View;
-use crate::system::{Never, SystemProgram};
+use super::view::{Made, View};
 
 /// The value for "no agent" in [`Register`] and in `SetActive`.
 pub const NO_AGENT: u8 = 255;
@@ -246,7 +246,7 @@ impl Program {
 
 impl SystemProgram for Program {
     type View = View;
-    type Made = Never;
+    type Made = Made;
 
     #[inline]
     fn handle_packet<H: Header, S: PayloadStore<H>>(

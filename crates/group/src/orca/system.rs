@@ -4,12 +4,12 @@ use std::sync::Arc;
 
 use rackweave_core::HostId;
 use rackweave_switch::Fabric;
+use rackweave_switch::system::{Outgoing, Parsed, Protocol, System, SystemError};
 use rackweave_wire::orca::{self, Header, Key};
 
 use super::label::{LabelError, Layout};
 use super::switch::Program;
-use super::view::View;
-use crate::system::{Never, Outgoing, Parsed, Protocol, System, SystemError};
+use super::view::{Made, View};
 
 /// Orca in the switches of a fabric.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -61,7 +61,7 @@ impl Orca {
 impl System for Orca {
     type View = View;
     type Program = Program;
-    type Made = Never;
+    type Made = Made;
 
     fn protocols(&self) -> impl Iterator<Item = Protocol> {
         core::iter::once(Protocol {
@@ -92,7 +92,7 @@ impl System for Orca {
         Some(Parsed { view, addresses, payload_at: 0 })
     }
 
-    fn encode(&self, packet: &Outgoing<'_, Never>, _out: &mut Vec<u8>) -> u8 {
+    fn encode(&self, packet: &Outgoing<'_, Made>, _out: &mut Vec<u8>) -> u8 {
         match packet.header {}
     }
 

@@ -3,6 +3,7 @@
 //! The authors' agent keeps it in a cuckoo hash table of 48-bit addresses and 32-bit labels (`docs/protocols/orca.md#orca-agent`).
 //! Open addressing with session numbers needs less memory per session.
 
+use rackweave_core::Bitmap;
 use rackweave_core::rng::mix;
 use rackweave_wire::orca::Session;
 
@@ -32,7 +33,7 @@ struct Slots {
     sessions: Vec<u32>,
     versions: Vec<u32>,
     ports: Vec<u64>,
-    used: Vec<u64>,
+    used: Bitmap<u64>,
 }
 
 /// The result of an update.
@@ -84,7 +85,7 @@ impl SessionTable {
         let Slots { sessions, versions, ports, used } = &self.slots;
         size_of::<Self>()
             + 4 * (sessions.capacity() + versions.capacity())
-            + 8 * (ports.capacity() + used.capacity())
+            + 8 * (ports.capacity() + used.words().len())
     }
 
     /// Returns the label of a session.
@@ -180,7 +181,7 @@ impl Slots {
             sessions: vec![0; slots],
             versions: vec![0; slots],
             ports: vec![0; slots],
-            used: vec![0; slots.div_ceil(64)],
+            used: Bitmap::new(slots as u64),
         }
     }
 
@@ -189,7 +190,7 @@ impl Slots {
     }
 
     fn is_used(&self, at: usize) -> bool {
-        self.used[at / 64] >> (at % 64) & 1 == 1
+        self.used.contains(at as u64)
     }
 
     fn get(&self, at: usize) -> Slot {
@@ -200,7 +201,9 @@ impl Slots {
     fn set(&mut self, at: usize, slot: Slot) {
         (self.sessions[at], self.versions[at]) = (slot.session, slot.version);
         self.ports[at] = slot.ports;
-        self.used[at / 64] |= u64::from(slot.used) << (at % 64);
+        if slot.used {
+            self.used.insert(at as u64);
+        }
     }
 }
 

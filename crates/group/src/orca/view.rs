@@ -1,8 +1,7 @@
-//! The view of a packet on which switch programs decide.
+//! Packets as switch programs see and make them.
 
-use rackweave_wire::orca::{Body, Control, Data, Header, Label, Labelled, Place, TO_AGENT};
-
-use crate::system::Visible;
+use rackweave_switch::system::{Makeable, Visible};
+use rackweave_wire::orca::{Body, Control, Data, Header, Label, Labelled, PORT, Place, TO_AGENT};
 
 /// The fields of a packet by which a switch forwards it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -37,6 +36,18 @@ pub enum View {
     },
     /// Any other control packet, for the host to which it is addressed.
     Control,
+}
+
+/// The header of the packets that programs make: they make none.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Made {}
+
+impl Makeable<Made> for Header {
+    const PORT: u16 = PORT;
+
+    fn make(header: Made) -> (Self, u32) {
+        match header {}
+    }
 }
 
 impl Visible<View> for Header {

@@ -2,12 +2,11 @@
 
 use rackweave_core::{HostId, Packet, Slice};
 use rackweave_switch::net::{HasPayload, PayloadId};
+use rackweave_switch::system::{Makeable, Visible};
 use rackweave_wire::frame::Unframeable;
 use rackweave_wire::homa::Layout;
 use rackweave_wire::pcapng::Framed;
 use rackweave_wire::reduce::{self, PORT};
-
-use crate::system::{Makeable, Visible};
 
 /// The header of a simulated packet: a message, and the name of its payload, whose bytes switches and hosts read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

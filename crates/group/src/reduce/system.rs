@@ -2,10 +2,10 @@
 
 use rackweave_core::HostId;
 use rackweave_switch::Fabric;
+use rackweave_switch::system::{Outgoing, Parsed, Protocol, System, SystemError};
 use rackweave_wire::reduce::{self, Header};
 
 use super::switch::{Config, Program};
-use crate::system::{Outgoing, Parsed, Protocol, System, SystemError};
 
 /// Aggregation in the switches of a fabric.
 #[derive(Clone, Debug, PartialEq, Eq)]

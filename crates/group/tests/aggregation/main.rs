@@ -9,9 +9,9 @@ use rackweave_core::{
     Header, HostId, Packet, PayloadStore, Port, Slice, Span, SwitchProgram, Time, Verdict,
 };
 use rackweave_group::orca::system::Orca;
-use rackweave_group::orca::view::View;
-use rackweave_group::system::{Either, Makeable, Never, Simulated, System, SystemProgram, Visible};
+use rackweave_group::orca::view::{Made, View};
 use rackweave_switch::net::{HasPayload, PayloadId, Slab};
+use rackweave_switch::system::{Either, Makeable, Simulated, System, SystemProgram, Visible};
 use rackweave_switch::{Net, NetConfig};
 use rackweave_wire::orca;
 
@@ -58,10 +58,10 @@ impl Visible<Either<View, sum::Header>> for Typed {
 /// The bytes of the IP, UDP and system headers.
 const FRONT_BYTES: u32 = 28 + HEADER_BYTES as u32;
 
-impl Makeable<Either<Never, sum::Header>> for Typed {
+impl Makeable<Either<Made, sum::Header>> for Typed {
     const PORT: u16 = sum::PORT;
 
-    fn make(header: Either<Never, sum::Header>) -> (Self, u32) {
+    fn make(header: Either<Made, sum::Header>) -> (Self, u32) {
         match header {
             Either::First(header) => match header {},
             Either::Second(header) => (Self::Sum(header, None), FRONT_BYTES),

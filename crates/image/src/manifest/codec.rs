@@ -1,4 +1,4 @@
-//! The encoding of manifests: header, index and footer, as `docs/ops/image.md` lays them out.
+//! The encoding of manifests: header, index and footer, as `manifest` lays them out.
 
 use super::*;
 

@@ -1,4 +1,61 @@
-//! The manifest: everything about an image except the bytes of its chunks. `docs/ops/image.md` has its layout.
+//! The manifest: everything about an image except the bytes of its chunks.
+//!
+//! A file (`.rwi`) is a header, the stored chunks in ascending order without gaps, an index, and a
+//! footer. The manifest, which a client gets first, is header, index and footer. There is exactly
+//! one encoding of a manifest; any other is refused. All integers are little endian.
+//!
+//! Header, 512 bytes:
+//!
+//! | at | bytes | field |
+//! |---|---|---|
+//! | 0 | 8 | `89 52 57 49 0d 0a 1a 0a` (`\x89RWI\r\n\x1a\n`) |
+//! | 8 | 2 | version, 1 |
+//! | 10 | 2 | format of chunks: 1 Rackweave; 2 `.ndz`, in manifests only |
+//! | 12 | 4 | chunk size: bytes of the disk in a chunk (`.ndz`: 2^20) |
+//! | 16 | 8 | size of the disk |
+//! | 24 | 4 | number of chunks, at most 2^24 |
+//! | 28 | 1 | level of zstd, 1 to 22 (`.ndz`: 0) |
+//! | 29 | 1 | 1 if unused blocks were skipped, otherwise 0 |
+//! | 30 | 2 | length of the name, at most 255 |
+//! | 32 | 8 | offset of the index in the file (`.ndz`: 0) |
+//! | 40 | 8 | length of the index |
+//! | 48 | 16 | zeros |
+//! | 64 | 448 | the name in UTF-8 without control characters, then zeros |
+//!
+//! Index, for each chunk:
+//!
+//! | at | bytes | field |
+//! |---|---|---|
+//! | 0 | 8 | offset of the stored bytes in the file |
+//! | 8 | 4 | length of the stored bytes |
+//! | 12 | 1 | 0 nothing is stored, 1 the data, 2 one zstd frame, 3 a chunk of `.ndz` without padding |
+//! | 13 | 1 | zero |
+//! | 14 | 2 | number of extents |
+//! | 16 | 32 | BLAKE3 of the stored bytes |
+//! | 48 | 32 | identity of the content |
+//! | 80 | 16 each | extents: start on the disk (8), length (8); bit 63 of the length marks zeros |
+//!
+//! Extents are in ascending order, within their chunk, and begin at multiples of 512. Bytes outside
+//! all extents are unused; zeros are not stored. The data are the bytes of the other extents, one
+//! after the other. Runs of zeros or unused blocks below 32 KiB between data are stored as zeros with
+//! the data (Frisbee's limit, 64 sectors).
+//!
+//! Footer, 144 bytes:
+//!
+//! | at | bytes | field |
+//! |---|---|---|
+//! | 0 | 32 | root: BLAKE3 key derivation of header and index, context `rackweave image 2026 root of header and index, version 1` |
+//! | 32 | 8 | 1 if the image is signed, otherwise 0 and zeros in the next two fields |
+//! | 40 | 32 | ed25519 public key |
+//! | 72 | 64 | its signature of `rackweave image root, version 1`, a zero byte, and the root |
+//! | 136 | 8 | `RWI end\n` |
+//!
+//! A receiver must check the hash of the *stored* bytes before it expands, keeps or serves them. The
+//! identity of the *content* does not depend on compression, and so finds chunks that a client
+//! already has. It is BLAKE3 key derivation, context
+//! `rackweave image 2026 content of a chunk, version 1`, of the number of extents (8), for each
+//! extent start (8), length (8) and a byte that is 1 for zeros, and then the data. The signature is
+//! not part of the root.
 
 mod codec;
 

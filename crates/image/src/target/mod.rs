@@ -10,16 +10,19 @@ use std::os::unix::fs::{FileTypeExt as _, MetadataExt as _};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use rackweave_disk::{Directory, DiskFile, FileKind, Open, read_exact_at, write_all_at};
+use rackweave_core::Bitmap;
+use rackweave_disk::{
+    Directory, DiskFile, FileKind, INCOMPLETE, Open, new_mode, read_exact_at, write_all_at,
+};
 use rustix::fs::FallocateFlags;
 
 use self::record::Record;
 use crate::manifest::gaps;
-use crate::part::{INCOMPLETE, Named, Part, new_mode, resolved};
+use crate::part::{Named, Part, resolved};
 use crate::scan::scan_chunks;
 use crate::{
-    ChunkError, ChunkSet, Codec, Expander, ImageError, Manifest, PIECE, Piece, Progress,
-    StoredChunk, recompress,
+    ChunkError, Codec, Expander, ImageError, Manifest, PIECE, Piece, Progress, StoredChunk,
+    recompress,
 };
 
 /// How a target is opened.
@@ -46,7 +49,7 @@ impl Default for TargetConfig {
 #[derive(Debug)]
 enum Place {
     /// A file that is written aside and named in the end.
-    Part(Part, Record),
+    Part(Part, Box<Record>),
     Device(File),
     /// A file that holds the image already.
     Complete(Box<dyn DiskFile>, Named),
@@ -65,7 +68,7 @@ pub struct Target {
     place: Place,
     path: PathBuf,
     manifest: Arc<Manifest>,
-    have: ChunkSet,
+    have: Bitmap<u32>,
     expander: Expander,
     zero_unused: bool,
 }
@@ -91,7 +94,7 @@ impl Target {
             let all: Vec<u32> = (0..manifest.chunks()).collect();
             let have = match config.scan_device {
                 true => scan_chunks(&file, &path, &manifest, &all, progress)?,
-                false => ChunkSet::new(manifest.chunks()),
+                false => Bitmap::new(manifest.chunks()),
             };
             let expander = Expander::new().map_err(ImageError::write(&path))?;
             let expander = expander.partition_start(device::partition_start(found.rdev()));
@@ -161,20 +164,20 @@ impl Target {
     ) -> Result<Self, ImageError> {
         let claimed = Record::read(part.named(), manifest.root(), manifest.chunks());
         let mut have = match &claimed {
-            Some(it) => scan_chunks(&*part.file, part.path(), &manifest, &it.chunks, progress)?,
-            None => ChunkSet::new(manifest.chunks()),
+            Some(it) => scan_chunks(part.file(), part.path(), &manifest, &it.chunks, progress)?,
+            None => Bitmap::new(manifest.chunks()),
         };
         let wrong = part.named().wrong();
         if claimed.is_some_and(|claimed| claimed.syncing) {
-            write_again(&*part.file, &manifest, &have).map_err(&wrong)?;
+            write_again(part.file(), &manifest, &have).map_err(&wrong)?;
         }
-        if have.is_empty() || clear(&*part.file, &manifest, &have).is_err() {
-            have = ChunkSet::new(manifest.chunks());
-            part.file.set_len(0).map_err(&wrong)?;
+        if have.is_empty() || clear(part.file(), &manifest, &have).is_err() {
+            have = Bitmap::new(manifest.chunks());
+            part.file().set_len(0).map_err(&wrong)?;
         }
-        part.file.set_len(manifest.head().size).map_err(&wrong)?;
+        part.file().set_len(manifest.head().size).map_err(&wrong)?;
         let record = Record::create(part.named(), manifest.root(), &have).map_err(&wrong)?;
-        let place = Place::Part(part, record);
+        let place = Place::Part(part, Box::new(record));
         Ok(Self { place, path, manifest, have, expander, zero_unused: false })
     }
 
@@ -182,7 +185,7 @@ impl Target {
     fn copy(
         &mut self,
         old: &dyn DiskFile,
-        held: &ChunkSet,
+        held: &Bitmap<u32>,
         progress: &Progress,
     ) -> Result<(), ImageError> {
         let missing: Vec<_> = self.missing().filter(|chunk| held.contains(*chunk)).collect();
@@ -224,7 +227,7 @@ impl Target {
 
     /// Returns the chunks that it has.
     #[must_use]
-    pub const fn have(&self) -> &ChunkSet {
+    pub const fn have(&self) -> &Bitmap<u32> {
         &self.have
     }
 
@@ -236,7 +239,7 @@ impl Target {
 
     fn file(&self) -> &dyn DiskFile {
         match &self.place {
-            Place::Part(part, _) => &*part.file,
+            Place::Part(part, _) => part.file(),
             Place::Device(file) => file,
             Place::Complete(file, _) => &**file,
         }
@@ -282,7 +285,7 @@ impl Target {
             Place::Part(..) | Place::Complete(..) => None,
         };
         let file: &dyn DiskFile = match &self.place {
-            Place::Part(part, _) => &*part.file,
+            Place::Part(part, _) => part.file(),
             Place::Device(file) => file,
             Place::Complete(file, _) => &**file,
         };
@@ -434,9 +437,8 @@ fn stored(
 ///
 /// # Errors
 /// If the file system cannot make holes.
-fn clear(file: &dyn DiskFile, manifest: &Manifest, have: &ChunkSet) -> io::Result<()> {
-    let held = (0..manifest.chunks()).filter(|chunk| have.contains(*chunk));
-    let extents = held.flat_map(|chunk| manifest.extents(chunk));
+fn clear(file: &dyn DiskFile, manifest: &Manifest, have: &Bitmap<u32>) -> io::Result<()> {
+    let extents = have.iter().flat_map(|chunk| manifest.extents(chunk));
     let used = extents.map(|it| it.start..it.end()).collect();
     for gap in gaps(used, manifest.head().size) {
         file.punch(gap)?;
@@ -445,10 +447,9 @@ fn clear(file: &dyn DiskFile, manifest: &Manifest, have: &ChunkSet) -> io::Resul
 }
 
 /// Writes what a file has of these chunks once more, because the system may believe that it is on the disk.
-fn write_again(file: &dyn DiskFile, manifest: &Manifest, have: &ChunkSet) -> io::Result<()> {
-    let held = (0..manifest.chunks()).filter(|chunk| have.contains(*chunk));
+fn write_again(file: &dyn DiskFile, manifest: &Manifest, have: &Bitmap<u32>) -> io::Result<()> {
     let mut buffer = Vec::new();
-    for extent in held.flat_map(|chunk| manifest.extents(chunk)).filter(|it| !it.zero) {
+    for extent in have.iter().flat_map(|chunk| manifest.extents(chunk)).filter(|it| !it.zero) {
         let mut at = extent.start;
         let mut result = Ok(());
         crate::source::pieces(file, &(extent.start..extent.end()), &mut buffer, &mut |bytes| {

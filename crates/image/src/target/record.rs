@@ -13,11 +13,13 @@
 //! clean that are not on the disk, and a later sync does not write them: whoever opens the file again must write them once more.
 
 use std::io::{self, Read as _};
+use std::sync::Arc;
 
-use rackweave_disk::{DiskFile, Open, Reading, write_all_at};
+use rackweave_core::Bitmap;
+use rackweave_disk::{Open, Part, PartError, Reading, is_incomplete, write_all_at};
 
-use crate::part::{Named, is_foreign};
-use crate::{ChunkSet, Hash};
+use crate::Hash;
+use crate::part::Named;
 
 const MAGIC: &[u8] = b"rackweave image: chunks of an incomplete file, version 1\n";
 const HEADER: usize = 96;
@@ -28,7 +30,7 @@ const SYNCING: u32 = u32::MAX;
 
 #[derive(Debug)]
 pub(super) struct Record {
-    file: Box<dyn DiskFile>,
+    part: Part,
     named: Named,
     root: Hash,
     /// The length of the file.
@@ -81,32 +83,35 @@ impl Record {
     }
 
     /// Starts a record with the chunks that the file has.
-    pub(super) fn create(part: &Named, root: &Hash, have: &ChunkSet) -> io::Result<Self> {
+    pub(super) fn create(part: &Named, root: &Hash, have: &Bitmap<u32>) -> io::Result<Self> {
         let named = part.suffixed(".chunks");
         let mut bytes = header(root).to_vec();
-        for chunk in 0..have.as_bytes().len() as u32 * 8 {
-            if have.contains(chunk) {
-                bytes.extend_from_slice(&record(root, chunk));
-            }
+        for chunk in have.iter() {
+            bytes.extend_from_slice(&record(root, chunk));
         }
         // It gets its name when it is complete: whoever is killed meanwhile keeps the record of earlier attempts.
         let aside = part.suffixed(".chunks.new");
-        let file = aside.open(Open::UpdateOrCreate)?;
-        for (it, found) in [(&named, named.stat()), (&aside, Some(file.stat()?))] {
-            if found.is_some_and(|found| is_foreign(&found)) {
-                let text = format!("{} exists already, and is not Rackweave's", it.path.display());
-                return Err(io::Error::new(io::ErrorKind::AlreadyExists, text));
-            }
+        let foreign = |it: &Named| {
+            let text = format!("{} exists already, and is not Rackweave's", it.path.display());
+            io::Error::new(io::ErrorKind::AlreadyExists, text)
+        };
+        if named.stat().is_some_and(|found| !is_incomplete(&found)) {
+            return Err(foreign(&named));
         }
-        file.set_len(0)?;
-        let mut this = Self { file, named, root: *root, end: 0 };
+        let part = match Part::open(Arc::clone(&aside.folder), &aside.name, false) {
+            Err(PartError::Foreign) => return Err(foreign(&aside)),
+            other => other?,
+        };
+        part.file().set_len(0)?;
+        let mut this = Self { part, named, root: *root, end: 0 };
         this.append(&bytes)?;
-        aside.folder.rename(&aside.name, &this.named.name, true)?;
+        // Not synced: it only makes claims.
+        this.part.publish(&this.named.name, true, None, false)?;
         Ok(this)
     }
 
     fn append(&mut self, bytes: &[u8]) -> io::Result<()> {
-        write_all_at(&*self.file, bytes, self.end)?;
+        write_all_at(self.part.file(), bytes, self.end)?;
         self.end += bytes.len() as u64;
         Ok(())
     }

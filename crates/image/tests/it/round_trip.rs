@@ -3,9 +3,9 @@
 use std::fs;
 
 use proptest::prelude::*;
+use rackweave_core::Bitmap;
 use rackweave_image::{
-    ChunkSet, Codec, Image, ImageError, Manifest, Packing, Progress, SecretKey, TargetConfig, pack,
-    scan,
+    Codec, Image, ImageError, Manifest, Packing, Progress, SecretKey, TargetConfig, pack, scan,
 };
 
 use crate::common::{DISK, Disk, noise, occupied, packing, sparse, text, unpack};
@@ -218,7 +218,7 @@ proptest! {
         let open = || rackweave_image::Target::open(&copy, manifest.clone(), &TargetConfig::default(), &progress).unwrap();
         let mut stored = Vec::new();
         let (first, second) = chunks.split_at(chunks.len() / 2);
-        let mut expected = ChunkSet::new(manifest.chunks());
+        let mut expected = Bitmap::new(manifest.chunks());
         for half in [first, second] {
             let mut target = open();
             prop_assert_eq!(target.have(), &expected);

@@ -4,8 +4,7 @@ use std::net::Ipv4Addr;
 use std::rc::Rc;
 use std::time::Duration;
 
-use rackweave_core::{Span, Time};
-use rackweave_group::imaging::chunks::ChunkSet;
+use rackweave_core::{Bitmap, Span, Time};
 use rackweave_group::imaging::p2p::client::{Event, Failure};
 use rackweave_group::imaging::p2p::{Outgoing, Send};
 use rackweave_image::ImageError;
@@ -27,7 +26,7 @@ pub(super) struct Driver<'a> {
     disk: Disk,
     shared: &'a Rc<Shared>,
     /// The chunks that were on the target.
-    start: ChunkSet,
+    start: Bitmap<u32>,
     fetched: &'a mut Fetched,
     /// What was fetched by multicast.
     before: Fetched,
@@ -97,7 +96,7 @@ impl<'a> Driver<'a> {
         inner: &'a Rc<Inner>,
         disk: Disk,
         shared: &'a Rc<Shared>,
-        start: ChunkSet,
+        start: Bitmap<u32>,
         fetched: &'a mut Fetched,
     ) -> Self {
         Self {

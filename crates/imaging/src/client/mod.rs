@@ -17,7 +17,6 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use rackweave_core::{HostId, Rate, Rng, Span, Time};
-use rackweave_group::imaging::chunks::ChunkSet;
 use rackweave_group::imaging::frisbee;
 use rackweave_group::imaging::p2p::ChunkOf;
 use rackweave_group::imaging::p2p::client::{Client, Config, Failure};
@@ -572,10 +571,7 @@ async fn fetch_image(
     on_event(FetchEvent::Opened { manifest: Arc::clone(&manifest), kept, empty });
     let missing: u64 = target.missing().map(|it| stored(&manifest, it)).sum();
     progress.start(missing);
-    let mut start = ChunkSet::new(manifest.chunks());
-    for chunk in (0..manifest.chunks()).filter(|chunk| target.have().contains(*chunk)) {
-        start.insert(chunk);
-    }
+    let mut start = target.have().clone();
     let reader = Arc::new(target.reader()?);
     let disk = Disk::start(target, Arc::clone(progress));
     let mut disk =

@@ -6,8 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use rackweave_core::{Rng, Span, Time};
-use rackweave_group::imaging::chunks::ChunkSet;
+use rackweave_core::{Bitmap, Rng, Span, Time};
 use rackweave_group::imaging::frisbee::{Client, ClientConfig, Event, Layout};
 use rackweave_group::imaging::node::statistics;
 use rackweave_group::imaging::p2p::client::Failure;
@@ -49,7 +48,7 @@ pub(super) enum Outcome {
     Unicast {
         disk: Disk,
         /// The chunks that are on the target.
-        have: ChunkSet,
+        have: Bitmap<u32>,
         why: String,
     },
 }
@@ -70,7 +69,7 @@ pub(super) async fn fetch(
     channel: std::io::Result<Channel>,
     group: Group,
     disk: Disk,
-    have: ChunkSet,
+    have: Bitmap<u32>,
     on_event: &mut dyn FnMut(FetchEvent),
 ) -> Result<Outcome, FetchError> {
     let manifest = &context.manifest;
@@ -155,7 +154,7 @@ struct Driver<'a> {
     group: Group,
     disk: Disk,
     /// The chunks that are on the target.
-    written: ChunkSet,
+    written: Bitmap<u32>,
     incomplete: Incomplete,
     /// Verified chunks that wait for the disk.
     waiting: BTreeMap<u32, StoredChunk>,
@@ -400,7 +399,7 @@ impl Driver<'_> {
             return Ok(None);
         }
         if now.since(self.advanced) >= self.context.config.machine.give_up {
-            let chunk = (0..self.written.chunks()).find(|chunk| !self.written.contains(*chunk));
+            let chunk = self.written.next_missing(0);
             let failure = match self.machine.has_joined() {
                 true => Failure::Stalled { chunk: chunk.unwrap_or(0), missing },
                 false => Failure::NoServer,
@@ -451,7 +450,7 @@ impl Driver<'_> {
         let mut status = self.context.shared.status.borrow_mut();
         status.multicast = true;
         let missing = self.machine.missing().unwrap_or(0);
-        status.have = self.written.chunks() - missing;
+        status.have = self.written.size() - missing;
         status.written = self.written.len();
         status.bytes = fetched.bytes;
         status.receive_rate = rate;

@@ -12,13 +12,13 @@ use super::values::Unit;
 #[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
 #[serde(default, deny_unknown_fields)]
 pub(crate) struct ApplicationKeys {
-    /// Rate at which bytes are copied, such as `"40 Gbps"`. Default: no limit.
+    /// Rate of copying bytes, such as `"40 Gbps"`. Default: no limit.
     #[serde(skip_serializing_if = "Option::is_none")]
     copy_rate: Option<Unit<Rate>>,
-    /// Time for each message or response. Default: `"0 s"`.
+    /// Time per message or response. Default: `"0 s"`.
     per_message: Unit<Span>,
-    /// Time to create and reclaim an RPC, at either end: for each message, or once in each
-    /// direction of a one-id stream. Default: `"0 s"`.
+    /// Time to create and reclaim an RPC, at either end; on a one-id stream once per direction.
+    /// Default: `"0 s"`.
     per_rpc: Unit<Span>,
 }
 

@@ -23,13 +23,13 @@ pub(crate) struct Fabric {
     /// `"single-switch"`, `"dumbbell"`, `"leaf-spine"`, `"fat-tree"`, or a pod: `"racks"`,
     /// `"rackless"`, `"tor-circuits"`. Required.
     pub(crate) topology: TopologyName,
-    /// single-switch: number of hosts, required. rackless: servers, by default one at each port.
+    /// single-switch: number of hosts, required. rackless: servers, by default one per port.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) hosts: Option<AtLeast<2>>,
-    /// dumbbell: hosts at the left switch. Required.
+    /// dumbbell: hosts at the left. Required.
     #[serde(skip_serializing_if = "Option::is_none")]
     left: Option<AtLeast<1>>,
-    /// dumbbell: hosts at the right switch. Required.
+    /// dumbbell: hosts at the right. Required.
     #[serde(skip_serializing_if = "Option::is_none")]
     right: Option<AtLeast<1>>,
     /// leaf-spine: number of leaves. Required.
@@ -38,59 +38,58 @@ pub(crate) struct Fabric {
     /// leaf-spine: hosts at each leaf. Required.
     #[serde(skip_serializing_if = "Option::is_none")]
     hosts_per_leaf: Option<AtLeast<1>>,
-    /// leaf-spine: spines, each with one link to each leaf. Default: by `oversubscription` and
+    /// leaf-spine: spines, with one link to each leaf. Default: by `oversubscription` and
     /// `core_link`.
     #[serde(skip_serializing_if = "Option::is_none")]
     spines: Option<AtLeast<1>>,
-    /// fat-tree: ports of a switch, an even number, for k³/4 hosts. Required.
+    /// fat-tree: ports of a switch, even, for k³/4 hosts. Required.
     #[serde(skip_serializing_if = "Option::is_none")]
     k: Option<AtLeast<2>>,
-    /// Pods: server ports of each ToR, such as `[4, 2, 2]`, which servers fill in order. Required.
+    /// Pods: server ports of each ToR, such as `[4, 2, 2]`. Required.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) tors: Option<Vec<AtLeast<1>>>,
-    /// Pods: links from each ToR to the core switch, a number or a list. Flows share parallel ones
-    /// like equal paths. Default: tor-circuits: 0; otherwise required.
+    /// Pods: links from each ToR to the core switch, a number or a list. Default: tor-circuits: 0;
+    /// otherwise required.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) uplinks: Option<PerTor>,
     /// tor-circuits: ports of each ToR at the OCS, a number or a list. Required.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) circuit_ports: Option<PerTor>,
-    /// rackless: the ToR of each server: `[0, 0, 1, 1]`. tor-circuits: pairs of ToRs, also
-    /// repeated: `[[0, 1], [0, 2]]`. Default: rackless: in order; tor-circuits: required.
+    /// rackless: each server's ToR: `[0, 0, 1, 1]`. tor-circuits: pairs of ToRs, also repeated:
+    /// `[[0, 1], [0, 2]]`. Default: rackless: in order; tor-circuits: required.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) circuits: Option<Vec<Circuit>>,
-    /// Pods: time in which the OCS moves its mirrors. Default: `"25 ms"`.
+    /// Pods: time in which the OCS switches. Default: `"25 ms"`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) switching_delay: Option<Unit<Span>>,
-    /// Pods: time after it in which links come up. Default: `"0 s"`.
+    /// Pods: time until links are up after that. Default: `"0 s"`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) link_delay: Option<Unit<Span>>,
-    /// Pods: ports that are dark for both delays: `"moved"`, of circuits that end or begin, or
-    /// `"all"`. Default: `"moved"`.
+    /// Pods: ports that are dark for both delays: `"moved"`, those of changed circuits, or `"all"`.
+    /// Default: `"moved"`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) dark: Option<DarkName>,
     /// Rate of hosts' links. Default: `"10 Gbps"`.
     #[serde(default = "default_host_link")]
     host_link: Unit<Rate>,
-    /// Rate of links between switches, in pods of each uplink and each circuit between ToRs.
-    /// Default: leaf-spine: by `oversubscription` 1; otherwise `host_link`.
+    /// Rate of a link between switches; pods: of an uplink or a circuit between ToRs. Default:
+    /// leaf-spine: by `oversubscription` 1; otherwise `host_link`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) core_link: Option<Unit<Rate>>,
-    /// fat-tree: rate of links below the aggregation switches; `core_link` is above. Default:
-    /// `core_link`.
+    /// fat-tree: rate below the aggregation switches; `core_link` is above. Default: `core_link`.
     #[serde(skip_serializing_if = "Option::is_none")]
     aggregation_link: Option<Unit<Rate>>,
-    /// Instead of `core_link` (leaf-spine: or `spines`): what a leaf's hosts can send, as a
-    /// multiple of what its uplinks carry. Pods: at the ToR where it is largest.
+    /// Instead of `core_link` (leaf-spine: or `spines`): rate of a leaf's hosts over its uplinks'.
+    /// Pods: of the ToR where it is largest.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) oversubscription: Option<f64>,
-    /// Propagation delay of hosts' links, one way. Default: `"50 ns"`.
+    /// Propagation delay of hosts' links. Default: `"50 ns"`.
     #[serde(default = "default_link_delay")]
     host_link_delay: Unit<Span>,
-    /// List of them: host *i* uses entry *i* modulo its length.
+    /// List of them; host *i* uses entry *i* modulo its length.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     host_link_delays: Vec<Unit<Span>>,
-    /// Propagation delay between switches, one way. Default: `"50 ns"`.
+    /// Propagation delay between switches. Default: `"50 ns"`.
     #[serde(default = "default_link_delay")]
     core_link_delay: Unit<Span>,
     /// From the transport's decision to the first bit on the link. Default: `"500 ns"`.
@@ -99,9 +98,8 @@ pub(crate) struct Fabric {
     /// From the last bit to the transport. Default: `"500 ns"`.
     #[serde(default = "default_host_delay")]
     host_receive_delay: Unit<Span>,
-    /// Time of a host's one receive processor for each packet, after `host_receive_delay`. Packets
-    /// wait in a ring of 1024; more are dropped. Not in ideal times, and not with `[host]`;
-    /// simulator only. Default: none.
+    /// Time per packet of a host's receive processor; 1024 packets wait, more are dropped. Not in
+    /// ideal times or with `[host]`; simulator only. Default: none.
     #[serde(skip_serializing_if = "Option::is_none")]
     host_receive_cost: Option<Unit<Span>>,
     /// Table: the switches, all alike.
@@ -127,38 +125,36 @@ pub(crate) enum TopologyName {
 #[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
 #[serde(deny_unknown_fields, default)]
 struct Switch {
-    /// From a packet's last bit in to the queue of its output port. Default: `"250 ns"`.
+    /// From a packet's last bit to its output queue. Default: `"250 ns"`.
     latency: Unit<Span>,
     /// Limit: bytes per port. Default: `"500 KB"`; with `pfabric`: 24 packets.
     #[serde(skip_serializing_if = "Option::is_none")]
     buffer: Option<Limit>,
-    /// Instead of `buffer`: bytes for all ports of a switch together.
+    /// Instead of `buffer`: bytes for all ports together.
     #[serde(skip_serializing_if = "Option::is_none")]
     shared_buffer: Option<Unit<Bytes>>,
-    /// A port may hold this many times the free part of it. Default: 1.
+    /// Multiple of its free part that a port may hold. Default: 1.
     #[serde(skip_serializing_if = "Option::is_none")]
     shared_alpha: Option<f64>,
-    /// Limit: ECN-capable packets that find a longer queue are marked. Default: `"65 packets"`
-    /// (DCTCP's rule at 10 Gbps).
+    /// Limit: longer queues mark ECN-capable packets. Default: `"65 packets"` (DCTCP's rule at 10
+    /// Gbps).
     ecn_threshold: Limit,
-    /// `true` or a table: full queues trim packets to headers, as in NDP. Default: false.
+    /// `true` or a table: full queues trim packets to headers. Default: false.
     // A resolved scenario omits `trim = false`, because a sweep over a key of the table could not replace it.
     #[serde(skip_serializing_if = "Trim::is_off")]
     trim: Trim,
-    /// false: each port has one queue and ignores priorities. Default: true.
+    /// false: one queue per port, without priorities. Default: true.
     #[serde(skip_serializing_if = "is_true")]
     priorities: bool,
-    /// pFabric's queue: the message with the fewest remaining bytes goes first, and a full queue
-    /// drops a packet of the one with the most. Not with `trim`, `shared_buffer` or `priorities =
-    /// false`. Default: false.
+    /// The message with the fewest remaining bytes goes first, and a full queue drops from that
+    /// with the most. Not with `trim`, `shared_buffer` or `priorities = false`. Default: false.
     #[serde(skip_serializing_if = "is_false")]
     pfabric: bool,
-    /// Packets that are not ECN-capable are dropped above `ecn_threshold`, as with RED (Aeolus).
-    /// Default: false.
+    /// Above `ecn_threshold` packets that are not ECN-capable are dropped (Aeolus). Default: false.
     #[serde(skip_serializing_if = "is_false")]
     selective_drop: bool,
-    /// `"transport"`: by flow or sprayed, as the transport requests. `"ecmp"`: by flow. `"spray"`:
-    /// each packet at random. Default: `"transport"`.
+    /// `"transport"`: as the transport requests. `"ecmp"`: by flow. `"spray"`: each packet at
+    /// random. Default: `"transport"`.
     routing: RoutingName,
 }
 
@@ -214,15 +210,14 @@ impl Trim {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(deny_unknown_fields, default)]
 struct TrimQueues {
-    /// Limit: data packets that a port holds before it trims. Default: `"8 packets"`.
+    /// Limit: data that a port holds before it trims. Default: `"8 packets"`.
     data_queue: Limit,
     /// Limit: headers that a port holds. Default: `"16 packets"`.
     header_queue: Limit,
-    /// Headers without room return to their senders. Default: true.
+    /// Headers without room return to senders. Default: true.
     return_to_sender: bool,
-    /// Headers sent for one waiting packet of data, 1 to 255; packets of the highest priority count
-    /// as headers. `"unlimited"`: strict priority, with which data can wait for seconds. Default:
-    /// 10.
+    /// Headers and packets of the highest priority per packet of data, 1 to 255. `"unlimited"`:
+    /// strict priority; data can wait for seconds. Default: 10.
     headers_per_packet: Count,
 }
 

@@ -27,7 +27,7 @@ pub struct Hosts {
 struct HostsFile {
     /// Address of each host, by host number. Required.
     hosts: Vec<String>,
-    /// Table: the fabric that connects them, with the keys of `[fabric]`. Default: none.
+    /// Table: the fabric between them, with the keys of `[fabric]`. Default: none.
     fabric: Option<Fabric>,
 }
 

@@ -12,42 +12,39 @@ use super::values::{Count, Share, Unit};
 #[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
 #[serde(deny_unknown_fields, default)]
 pub(crate) struct Measure {
-    /// Messages that start before this are not measured. Default: poisson, closed-loop, periodic:
-    /// `"1 ms"`; otherwise `"0 s"`.
+    /// Earlier messages are not measured. Default: poisson, closed-loop, periodic: `"1 ms"`;
+    /// otherwise `"0 s"`.
     #[serde(skip_serializing_if = "Option::is_none")]
     warmup: Option<Unit<Span>>,
-    /// How many messages are measured. `"unlimited"`: all that start between warm-up and time
-    /// limit. Default: poisson, closed-loop, periodic: 100,000; otherwise `"unlimited"`.
+    /// Measured messages. `"unlimited"`: all between warm-up and time limit. Default: poisson,
+    /// closed-loop, periodic: 100,000; otherwise `"unlimited"`.
     #[serde(skip_serializing_if = "Option::is_none")]
     messages: Option<Count>,
-    /// Statistics of ports (utilisation, queues, drops) begin here. Default: the warm-up's end.
+    /// Start of statistics of ports. Default: the warm-up's end.
     #[serde(skip_serializing_if = "Option::is_none")]
     queues_from: Option<Unit<Span>>,
-    /// Simulated time at which the run ends at the latest. 50 million packets under way (5 GB) end
-    /// it too, as "packet limit". Default: `"10 s"`.
+    /// Simulated time that ends the run. 50 million packets under way do too ("packet limit").
+    /// Default: `"10 s"`.
     time_limit: Unit<Span>,
-    /// Messages unfinished when the run ends: `"count"` in percentiles, or `"leave out"`. Default:
-    /// `"count"`.
+    /// Unfinished messages: `"count"` in percentiles, or `"leave out"`. Default: `"count"`.
     pub(crate) unfinished: Unfinished,
-    /// `"continue"`: the load goes on until all measured messages have ended. `"stop"`: until all
-    /// have started. Simulator only. Default: `"continue"`.
+    /// Load until all measured messages have ended (`"continue"`) or started (`"stop"`). Simulator
+    /// only. Default: `"continue"`.
     #[serde(skip_serializing_if = "LoadAfter::is_default")]
     load_after: LoadAfter,
-    /// Sampling interval of queues.csv. `"0 s"`: never. Default: `"20 us"`.
+    /// Sampling interval of queues.csv; `"0 s"`: never. Default: `"20 us"`.
     sample_every: Unit<Span>,
-    /// Upper edges of the tables by size; one more bucket follows. Default: 100 B, 1 KB, 10 KB, 100
-    /// KB, 1 MB.
+    /// Upper edges of size buckets. Default: 100 B, 1 KB, 10 KB, 100 KB, 1 MB.
     size_buckets: Vec<Unit<Bytes>>,
-    /// Receivers check every byte of every message. Default: false.
+    /// Receivers check every byte. Default: false.
     verify: bool,
-    /// Every message is written to messages.csv. Default: false.
+    /// Write every message to messages.csv. Default: false.
     pub(crate) messages_csv: bool,
-    /// Ports whose packets are written to capture-N.pcapng: `"host 3 sends"`, `"host 3 receives"`,
-    /// `"core link 2"`. Default: none.
+    /// Captured ports: `"host 3 sends"`, `"host 3 receives"`, `"core link 2"`. Default: none.
     capture: Vec<String>,
-    /// Most packets in all captures, the first by time. Default: 100,000.
+    /// Most packets in all captures. Default: 100,000.
     capture_limit: u32,
-    /// List of tables: traffic that is counted over time. Simulator only. Default: none.
+    /// List of tables: traffic counted over time. Simulator only. Default: none.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     traffic: Vec<TrafficSpec>,
 }
@@ -58,8 +55,7 @@ pub(crate) struct Measure {
 struct TrafficSpec {
     /// Name in traffic.csv. Required.
     name: String,
-    /// `"switch 0"`: all links into it, wherever circuits lead. Or ports, as in `capture`.
-    /// Required.
+    /// `"switch 0"`: all links into it. Or ports, as in `capture`. Required.
     at: OneOrMany,
     /// Hosts that send it. Default: all.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -299,10 +295,10 @@ pub(crate) struct FaultSpec {
     kind: FaultName,
     /// `"all links"`, `"core links"`, `"link of host 3"`, `"core link 2"` or `"host 3"`. Required.
     place: String,
-    /// loss, corruption, duplication, reordering: of each packet. Required.
+    /// loss, corruption, duplication, reordering: per packet. Required.
     #[serde(skip_serializing_if = "Option::is_none")]
     probability: Option<Share>,
-    /// reordering: packets are late by a time uniform up to this. Default: `"10 us"`.
+    /// reordering: largest delay, uniform. Default: `"10 us"`.
     #[serde(skip_serializing_if = "Option::is_none")]
     delay: Option<Unit<Span>>,
     /// Start of the fault. Default: `"0 s"`.

@@ -100,13 +100,13 @@ pub struct PointSpec {
 #[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
 struct File {
-    /// Name of the scenario and of its directory of results. Default: the file's name.
+    /// Name of the scenario, and of its results' directory. Default: the file's name.
     #[serde(skip_serializing_if = "Option::is_none")]
     name: Option<String>,
     /// A sentence or two for the report.
     #[serde(skip_serializing_if = "Option::is_none")]
     description: Option<String>,
-    /// Version of Rackweave that wrote a resolved scenario. Ignored when read.
+    /// Rackweave's version in a resolved scenario. Ignored.
     #[serde(skip_serializing_if = "Option::is_none")]
     version: Option<String>,
     /// Random seed. `--seed N` sets it. Default: 1.
@@ -128,7 +128,7 @@ struct File {
     /// Table: what is measured, and when.
     #[serde(default)]
     measure: measure::Measure,
-    /// Table: settings of real hosts, which the simulator checks and ignores.
+    /// Table: settings of real hosts, ignored by the simulator.
     #[serde(default, skip_serializing_if = "testbed::TestbedKeys::is_default")]
     testbed: testbed::TestbedKeys,
     /// Table: the report.

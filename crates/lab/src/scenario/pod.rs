@@ -34,7 +34,7 @@ pub(crate) enum Circuit {
 pub(crate) struct MoveSpec {
     /// When the ports go dark. Required.
     at: Unit<Span>,
-    /// The circuits from then on, as in `circuits`. Required.
+    /// The new circuits, as in `circuits`. Required.
     circuits: Vec<Circuit>,
 }
 

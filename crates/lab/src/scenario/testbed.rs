@@ -61,21 +61,19 @@ pub enum Nic {
 pub(super) struct TestbedKeys {
     /// TCP in namespaces: `"kernel"`, or `"machine"` for Rackweave's. Default: `"kernel"`.
     tcp: TcpBy,
-    /// Order of frames that leave a host in namespaces: `"fifo"`, as from a plain NIC, or `"fair"`,
-    /// UDP and all other frames in turns, as in the simulator. Default: `"fifo"`.
+    /// Order of a host's frames in namespaces: `"fifo"`, as from a plain NIC, or `"fair"`: UDP and
+    /// others in turns, as simulated. Default: `"fifo"`.
     nic: Nic,
-    /// Packets times links that the machine's switch can carry, or `"unlimited"`. Estimated from
-    /// above before the run. Default: 300,000.
+    /// Packets times links that the machine can carry, or `"unlimited"`; estimated before the run.
+    /// Default: 300,000.
     max_packets_per_second: Count,
-    /// Most hosts, each of which is a process, or `"unlimited"`. Default: 64.
+    /// Most hosts, or `"unlimited"`. Default: 64.
     max_hosts: Count,
-    /// How far ahead of its link a host passes packets to the kernel; more causes fewer wake-ups.
-    /// Default: `"200 us"`.
+    /// How far ahead of its link a host passes packets to the kernel. Default: `"200 us"`.
     run_ahead: Unit<Span>,
-    /// The switch handles frames of this time together, which delays them by up to this. Default:
-    /// `"50 us"`.
+    /// Frames of this time are handled together, up to this late. Default: `"50 us"`.
     switch_window: Unit<Span>,
-    /// How long hosts poll before they sleep. Above zero the switch never sleeps. Default: `"0 s"`.
+    /// Time that hosts poll before they sleep. Above 0 the switch never sleeps. Default: `"0 s"`.
     busy_poll: Unit<Span>,
 }
 

@@ -24,77 +24,72 @@ pub(crate) struct Workload {
     /// `"poisson"`, `"closed-loop"`, `"periodic"`, `"incast"`, `"permutation"`, `"all-to-all"` or
     /// `"trace"`. Required.
     arrivals: Arrivals,
-    /// All but trace: a published distribution (`rackweave list workloads`), one size (`"100 KB"`),
-    /// a table `{ uniform = ["1 KB", "10 KB"] }`, or a CSV file with the columns `size_bytes` and
-    /// `cdf`. Required.
+    /// A distribution (`rackweave list workloads`), one size (`"100 KB"`), a table `{ uniform = ["1
+    /// KB", "10 KB"] }`, or a CSV file with the columns `size_bytes` and `cdf`. Default: required,
+    /// except for trace.
     #[serde(skip_serializing_if = "Option::is_none")]
     sizes: Option<Sizes>,
-    /// All but trace: longer messages get this size.
+    /// Longer messages get this size. Not for trace.
     #[serde(skip_serializing_if = "Option::is_none")]
     truncate: Option<Unit<Bytes>>,
-    /// With a CSV file: all sizes between two lines are equally probable. false: only those listed
-    /// occur. Default: true.
+    /// CSV file: sizes between two lines are equally probable; false: do not occur. Default: true.
     #[serde(skip_serializing_if = "Option::is_none")]
     interpolate: Option<bool>,
-    /// poisson, incast: share of each sender's link, above 0 and at most 1. An incast with it
-    /// recurs. Default: poisson: required.
+    /// poisson, incast: share of each sender's link, at most 1. Makes an incast recur. Default:
+    /// poisson: required.
     #[serde(skip_serializing_if = "Option::is_none")]
     load: Option<Share>,
-    /// poisson: bytes that `load` counts. `"payload"`: those of messages. `"wire"`: headers, gaps,
-    /// Homa's grants and pFabric's acknowledgements too. Default: `"payload"`.
+    /// poisson: bytes that `load` counts: `"payload"`, or `"wire"`: with headers, gaps, and Homa's
+    /// and pFabric's control packets. Default: `"payload"`.
     #[serde(skip_serializing_if = "Option::is_none")]
     load_counts: Option<Counts>,
-    /// periodic: each sender's message bytes, as a rate. Messages start evenly spaced from a random
-    /// time within the first interval, with more room after longer ones. Required.
+    /// periodic: rate of each sender's message bytes, evenly spaced from a random start. Required.
     #[serde(skip_serializing_if = "Option::is_none")]
     rate: Option<Unit<Rate>>,
-    /// `"one-way"`. `"rpc"`: each message gets a response, and its latency includes it. `"stream"`:
-    /// likewise, on streams. Default: `"one-way"`.
+    /// `"one-way"`. `"rpc"`: with a response, which latency includes. `"stream"`: so on streams.
+    /// Default: `"one-way"`.
     #[serde(default)]
     exchange: ExchangeName,
     /// rpc, stream: size of the responses; stream: also `"none"`. Default: that of the request.
     #[serde(skip_serializing_if = "Option::is_none")]
     response: Option<Response>,
-    /// stream: `"one-id"`, a stream of the transport, or `"unary"`, made of unary RPCs. Default:
-    /// `"one-id"`.
+    /// stream: `"one-id"`, the transport's, or `"unary"`, made of RPCs. Default: `"one-id"`.
     #[serde(skip_serializing_if = "Option::is_none")]
     stream: Option<StreamName>,
-    /// stream: streams from each client to each server. Default: 1.
+    /// stream: streams from a client to a server. Default: 1.
     #[serde(skip_serializing_if = "Option::is_none")]
     streams_per_pair: Option<NonZeroU16>,
-    /// A number of hosts, or which: `"0-15"`. An incast may have more senders than there are hosts.
+    /// A number of hosts, or which: `"0-15"`. An incast may have more than there are hosts.
     /// Default: all.
     #[serde(skip_serializing_if = "Option::is_none")]
     senders: Option<Hosts>,
     /// Likewise. Not for trace, nor for an incast to one receiver. Default: all.
     #[serde(skip_serializing_if = "Option::is_none")]
     receivers: Option<Hosts>,
-    /// incast: the host that all others send to; if it recurs also `"any"`, another each time.
-    /// Default: 0.
+    /// incast: the host that all send to; if it recurs also `"any"`, another each time. Default: 0.
     #[serde(skip_serializing_if = "Option::is_none")]
     receiver: Option<Receiver>,
     /// closed-loop: outstanding messages per sender. Default: 1.
     #[serde(skip_serializing_if = "Option::is_none")]
     outstanding: Option<u32>,
-    /// closed-loop: time from the end of a message to the start of the next. Default: `"0 s"`.
+    /// closed-loop: time from a message's end to the next start. Default: `"0 s"`.
     #[serde(skip_serializing_if = "Option::is_none")]
     think: Option<Unit<Span>>,
-    /// closed-loop: time over which the first messages start, evenly spaced, so that round trips
-    /// are measured before the load is full. At most `measure.warmup`. Default: `"0 s"`.
+    /// closed-loop: time over which first messages start, evenly spaced. At most `measure.warmup`.
+    /// Default: `"0 s"`.
     #[serde(skip_serializing_if = "Option::is_none")]
     ramp: Option<Unit<Span>>,
-    /// incast, permutation, all-to-all: messages of each sender (all-to-all: to each peer).
-    /// Default: 1.
+    /// incast, permutation, all-to-all: messages per sender (all-to-all: and peer). Default: 1.
     #[serde(skip_serializing_if = "Option::is_none")]
     messages_per_sender: Option<u64>,
-    /// incast: it recurs in this time. Default: never.
+    /// incast: interval of recurrence. Default: never.
     #[serde(skip_serializing_if = "Option::is_none")]
     every: Option<Unit<Span>>,
-    /// incast: each sender is late by a time uniform up to this. Default: `"0 s"`.
+    /// incast: largest delay of a sender, uniform. Default: `"0 s"`.
     #[serde(skip_serializing_if = "Option::is_none")]
     spread: Option<Unit<Span>>,
-    /// trace: a CSV file with the columns `time_us` (or `_ns`, `_ms`, ...), `source`, `destination`
-    /// and `bytes`. Required.
+    /// trace: a CSV file with the columns `time_us` (`_ns`, `_ms`, ...), `source`, `destination`,
+    /// `bytes`. Required.
     #[serde(skip_serializing_if = "Option::is_none")]
     file: Option<PathBuf>,
     /// No message starts before this. Default: `"0 s"`.
@@ -103,7 +98,7 @@ pub(crate) struct Workload {
     /// No message starts after this. Default: never.
     #[serde(skip_serializing_if = "Option::is_none")]
     stop: Option<Unit<Span>>,
-    /// Table: what receiving costs an application.
+    /// Table: what receiving costs.
     #[serde(default, skip_serializing_if = "ApplicationKeys::is_default")]
     application: ApplicationKeys,
 }
@@ -164,7 +159,7 @@ enum Sizes {
 #[derive(Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
 struct UniformTable {
-    /// Least and largest size, all equally probable. Required.
+    /// Least and largest size. Required.
     uniform: (Unit<Bytes>, Unit<Bytes>),
 }
 

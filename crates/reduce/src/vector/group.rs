@@ -11,7 +11,6 @@ use rackweave_group::reduce::Failure;
 use rackweave_group::reduce::vector::node::{VectorNode, WorkerSide};
 use rackweave_group::reduce::vector::worker::{Config, Event};
 use rackweave_linux::random;
-use rackweave_wire::reduce::MASTER;
 
 use super::{Element, NO_HOST};
 use crate::ReduceError;
@@ -129,8 +128,9 @@ impl Link {
         self.node.worker_mut()
     }
 
-    fn turn(&mut self, longest: Span) -> Result<(), ReduceError> {
-        self.net.turn_within(&mut self.node, longest)?;
+    /// One turn, without a wait. Returns when the next one is due.
+    fn turn(&mut self) -> Result<Option<Time>, ReduceError> {
+        let due = self.net.turn(&mut self.node)?;
         while let Some(event) = self.side().and_then(WorkerSide::poll_event) {
             match event {
                 Event::Wanted { step } => self.wanted = Some(step),
@@ -138,7 +138,7 @@ impl Link {
                 Event::Planned(_) | Event::Complete | Event::Failed(_) => {}
             }
         }
-        Ok(())
+        Ok(due)
     }
 
     fn outcome(&self) -> Option<Result<(), Failure>> {
@@ -158,13 +158,14 @@ impl Link {
         let began = self.net.now();
         let limit = config.sum_within.map_or(Time::MAX, |within| began.saturating_add(within));
         loop {
+            let due = self.turn()?;
             if is_there(self) {
                 return Ok(());
             }
             match self.outcome() {
                 Some(Err(failure)) => {
                     // The master is informed that the worker ends.
-                    self.turn(Span::ZERO)?;
+                    self.turn()?;
                     let Config { length, format, .. } = *match self.node.worker() {
                         Some(side) => side.machine().config(),
                         None => return Err(ReduceError::Failed(failure)),
@@ -195,7 +196,7 @@ impl Link {
                 let within = config.sum_within.unwrap_or_default();
                 return Err(ReduceError::NoSum { within, workers });
             }
-            self.turn(crate::net::LONGEST_WAIT)?;
+            self.net.wait_for_turn(due)?;
         }
     }
 
@@ -204,7 +205,8 @@ impl Link {
         if let Some(side) = self.side() {
             side.leave();
         }
-        self.turn(Span::ZERO)
+        self.turn()?;
+        Ok(())
     }
 }
 
@@ -220,7 +222,7 @@ fn keep(link: &Mutex<Link>, is_over: &AtomicBool) {
             if link.broken.is_some() {
                 return;
             }
-            if let Err(error) = link.turn(Span::ZERO) {
+            if let Err(error) = link.turn() {
                 link.broken = Some(error);
                 return;
             }
@@ -255,9 +257,10 @@ impl<T: Element> AllReduce<T> {
         if length == 0 {
             return Err(ReduceError::Config("a vector has at least one element".to_owned()));
         }
-        let (mut net, master, host) = match config.master {
-            MasterAt::Udp { master, bind } => (Net::worker(bind, master)?, MASTER, NO_HOST),
-            MasterAt::Overlay { master, port, me } => (Net::overlay(port, me)?, master, me),
+        let (mut net, master) = Net::worker(config.master)?;
+        let host = match config.master {
+            MasterAt::Udp { .. } => NO_HOST,
+            MasterAt::Overlay { me, .. } => me,
         };
         let machine = Config {
             length: length as u64,
@@ -362,7 +365,7 @@ impl<T: Element> AllReduce<T> {
         let is_complete = |link: &Link| link.outcome() == Some(Ok(())) && link.node.is_done();
         link.run(&unlimited, &self.stop, is_complete)?;
         // The master repeats the end until it is confirmed.
-        link.turn(Span::ZERO)?;
+        link.turn()?;
         drop(link);
         Ok(self.report())
     }

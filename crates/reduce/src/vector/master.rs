@@ -8,11 +8,10 @@ use rackweave_group::reduce::Failure;
 use rackweave_group::reduce::vector::layout::Layout;
 use rackweave_group::reduce::vector::master::{Config, Event, Master, Vectors};
 use rackweave_group::reduce::vector::node::{Aggregator, VectorNode};
-use rackweave_linux::random;
+use rackweave_linux::{Clock, random};
 use rackweave_wire::reduce::{Format, MASTER, MAX_CHUNK_BYTES, MAX_POOL, MAX_WORKERS, Shape};
 
 use crate::error::without;
-use crate::master::bound;
 use crate::net::{Attachment, Net, Numbers};
 use crate::waiting::Waiting;
 use crate::{Absence, ReduceError};
@@ -180,7 +179,7 @@ impl VectorMaster {
         if !(1..=MAX_POOL).contains(&pool) {
             return wrong(format!("a worker has 1 to {MAX_POOL} chunks in flight"));
         }
-        let net = bound(config.attachment, config.switch.is_some())?;
+        let net = Net::bind(config.attachment, config.switch.is_some(), Clock::start())?;
         Ok(Self { config, net })
     }
 
@@ -209,7 +208,7 @@ impl VectorMaster {
         let mut progress = Progress { host, started, ended, absence, tenth };
         let mut waiting = Waiting::new(net.now());
         while !node.is_done() {
-            net.turn(&mut node)?;
+            net.turn_and_wait(&mut node)?;
             let now = net.now();
             let Some(master) = node.master_mut() else { break };
             if let Numbers::Hashed(hashed) = &mut net.numbers {
@@ -233,7 +232,7 @@ impl VectorMaster {
             }
         }
         // What was polled last is sent.
-        net.turn_within(&mut node, Span::ZERO)?;
+        net.turn(&mut node)?;
         let Some(master) = node.master() else { return Err(ReduceError::Interrupted) };
         match progress.ended {
             Some((_, Ok(()))) => {}

@@ -17,7 +17,7 @@ use siphasher::sip::SipHasher24;
 pub use group::{AllReduce, AllReduceConfig, AllReduceReport};
 pub use master::{VectorMaster, VectorMasterConfig, VectorMasterEvent, VectorStats};
 
-use crate::net::Driven;
+use crate::net::Machine;
 
 /// A type of elements that can be added up: `i64`, modulo 2^64, and `f32`, as block floating point
 /// ([`rackweave_group::reduce::vector::block_float`]).
@@ -84,7 +84,7 @@ macro_rules! element {
 element!(i64, Integers, I64);
 element!(f32, Floats, BlockFloat);
 
-impl Driven for VectorNode {
+impl Machine for VectorNode {
     fn handle(&mut self, now: Time, from: HostId, header: &Header, _marked: bool, payload: &[u8]) {
         self.receive(now, from, header, payload);
     }

@@ -4,7 +4,7 @@
 use rackweave_core::{Destination, Ecn, Packet, PayloadStore, Port, Rng, Span, Time, Verdict};
 use rackweave_group::reduce::packet::{self, packet};
 use rackweave_group::reduce::switch::{Config, Program};
-use rackweave_group::system::{SystemProgram, Visible as _};
+use rackweave_switch::system::{SystemProgram, Visible as _};
 
 use super::*;
 

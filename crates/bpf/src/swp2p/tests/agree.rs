@@ -6,7 +6,7 @@ use rackweave_core::{HostId, Packet, PayloadStore, Port, Rng, Span, Time, Verdic
 use rackweave_group::imaging::directory;
 use rackweave_group::imaging::packet::{self, packet};
 use rackweave_group::imaging::switch::{Config, Program};
-use rackweave_group::system::{SystemProgram, Visible as _};
+use rackweave_switch::system::{SystemProgram, Visible as _};
 use rackweave_wire::frame::host_at;
 
 use super::*;

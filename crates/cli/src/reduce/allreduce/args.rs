@@ -48,7 +48,7 @@ pub(super) struct MasterArgs {
     pub(super) listen: SocketAddr,
     #[command(flatten)]
     pub(super) overlay: OverlayArgs,
-    /// The switch that adds up: its IPv4 address (of switch n of `rackweave switch --interface`: 172.16.0.n); with --overlay its number.
+    /// The switch that adds up: its IPv4 address; with --overlay its number.
     #[arg(long, value_name = "ADDR|N")]
     pub(super) switch: Option<String>,
     /// Fail if the switch cannot be used, instead of adding up here.
@@ -70,10 +70,10 @@ pub(super) struct MasterArgs {
 /// What master and workers of a job must agree on.
 #[derive(Clone, Copy, Debug, clap::Args)]
 pub(super) struct JobArgs {
-    /// Number of the job: two jobs on one switch need different ones.
+    /// Number of the job, one of its own on a switch.
     #[arg(long = "job", value_name = "ID", default_value_t = 1)]
     pub(super) number: u16,
-    /// How long to wait for a host that is silent.
+    /// How long to wait for a silent host.
     #[arg(long, value_name = "TIME", default_value = "30 s", value_parser = some_time)]
     pub(super) patience: Span,
 }
@@ -81,7 +81,7 @@ pub(super) struct JobArgs {
 /// How vectors are sent.
 #[derive(Clone, Copy, Debug, clap::Args)]
 pub(super) struct PoolArgs {
-    /// Chunks that each worker has in flight; a switch with less room grants fewer.
+    /// Chunks that each worker has in flight, if the switch has room.
     #[arg(long, value_name = "N", default_value_t = 64, value_parser = clap::value_parser!(u16).range(1..=1024))]
     pub(super) pool: u16,
     /// Bytes of a chunk; those of floats share an exponent.
@@ -99,7 +99,7 @@ pub(super) struct PoolArgs {
     rackweave reduce allreduce worker --master 0 --worker 1 --overlay 127.0.0.1:4100 --me 2 --type i64 counts.bin --out sum.bin\n\n\
     Exit codes: 0 all workers have the sum, and it is written here; 1 the job or writing failed, 2 wrong usage or input, 130 interrupted.")]
 pub(super) struct WorkerArgs {
-    /// The master's address (port 6731, unless given); with --overlay the number of its host.
+    /// The master's address (default port 6731); with --overlay the number of its host.
     #[arg(long, value_name = "ADDR|N")]
     pub(super) master: String,
     /// Number of this worker, from 0.
@@ -107,7 +107,7 @@ pub(super) struct WorkerArgs {
     pub(super) worker: u8,
     #[command(flatten)]
     pub(super) job: JobArgs,
-    /// Address to send from (default: port 6731 if it is free and the master is another machine, else any port).
+    /// Address to send from (default: port 6731 if free and the master elsewhere, else any).
     #[arg(long, value_name = "ADDR", value_parser = address, conflicts_with = "overlay")]
     pub(super) bind: Option<SocketAddr>,
     #[command(flatten)]

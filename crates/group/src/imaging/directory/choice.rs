@@ -51,7 +51,7 @@ impl Image {
                 && !self.is_late(now, slot, candidate)
                 && (!is_pending || self.is_sound(candidate, chunk, slot, config.pending));
             let load = client.load + if is_pending { PENDING_COST } else { 0 };
-            let cost = Cost { load, held: client.held };
+            let cost = Cost { load, held: client.has.len() };
             is_usable.then_some((Chosen { slot: candidate, host: client.host, is_pending }, cost))
         };
         let holds = |candidate: u16| {

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use rackweave_core::{HostId, Span, Time};
+use rackweave_core::{Bitmap, HostId, Span, Time};
 use smallvec::SmallVec;
 
 use super::Config;
@@ -16,9 +16,7 @@ pub(super) struct Client {
     /// Redirected requests that are not yet covered by a report.
     pub(super) load: u32,
     /// The chunks that it has reported.
-    has: Vec<u64>,
-    /// The number of chunks that it has reported.
-    pub(super) held: u32,
+    pub(super) has: Bitmap<u32>,
     /// Where its requests have gone: `None` is the server.
     requests: BTreeMap<u32, Option<u16>>,
     /// How many of its requests were covered by its reports: chunks that it has received and verified.
@@ -123,7 +121,8 @@ impl Image {
 
     /// The memory of the bitmaps.
     pub(super) fn bytes(&self) -> usize {
-        let clients: usize = self.slots.iter().flatten().map(|client| client.has.len()).sum();
+        let clients: usize =
+            self.slots.iter().flatten().map(|client| client.has.words().len()).sum();
         (self.have.len() * 2 + clients) * 8
     }
 
@@ -170,8 +169,7 @@ impl Image {
             rack,
             seen: now,
             load: 0,
-            has: Vec::new(),
-            held: 0,
+            has: Bitmap::default(),
             received: 0,
             late: SmallVec::new(),
             requests: BTreeMap::new(),
@@ -199,12 +197,12 @@ impl Image {
         let (rows, wanted) = (self.rows() as usize, (chunk as usize / 64 + 1) * 64);
         let more_rows = wanted.saturating_sub(rows) * words;
         let client = self.slots.get_mut(usize::from(slot))?.as_mut()?;
-        let more_map = (wanted / 64).saturating_sub(client.has.len());
+        let more_map = (wanted / 64).saturating_sub(client.has.words().len());
         let grown = (more_rows * 2 + more_map) * 8;
         if grown > budget {
             return None;
         }
-        client.has.resize(client.has.len() + more_map, 0);
+        client.has.grow(u32::try_from(wanted).unwrap_or(u32::MAX));
         self.have.resize(self.have.len() + more_rows, 0);
         self.pending.resize(self.pending.len() + more_rows, 0);
         Some(grown)
@@ -223,31 +221,22 @@ impl Image {
         };
         let (at, bit) = word_and_bit(slot);
         let mut covered: SmallVec<[Option<u16>; 8]> = SmallVec::new();
-        let maps = client.has.iter_mut().enumerate().skip(first);
-        for ((index, has), bytes) in maps.zip(map.as_chunks::<8>().0) {
-            let new = u64::from_le_bytes(*bytes);
-            let mut changed = *has ^ new;
-            *has = new;
-            while changed != 0 {
-                let chunk = index * 64 + changed.trailing_zeros() as usize;
-                let row = chunk * self.words + at;
-                if new & changed & changed.wrapping_neg() == 0 {
-                    self.have[row] &= !bit;
-                    client.held -= 1;
-                } else {
-                    client.held += 1;
-                    self.have[row] |= bit;
-                    self.pending[row] &= !bit;
-                    new_chunks.push(chunk as u32);
-                    if let Some(served_by) = client.requests.remove(&(chunk as u32)) {
-                        client.received = client.received.saturating_add(1);
-                        client.late.retain(|late| Some(late.holder) != served_by);
-                        covered.push(served_by);
-                    }
-                }
-                changed &= changed - 1;
+        let words = map.as_chunks::<8>().0.iter().map(|bytes| u64::from_le_bytes(*bytes));
+        client.has.replace_words(first, words, |chunk, is_new| {
+            let row = chunk as usize * self.words + at;
+            if !is_new {
+                self.have[row] &= !bit;
+                return;
             }
-        }
+            self.have[row] |= bit;
+            self.pending[row] &= !bit;
+            new_chunks.push(chunk);
+            if let Some(served_by) = client.requests.remove(&chunk) {
+                client.received = client.received.saturating_add(1);
+                client.late.retain(|late| Some(late.holder) != served_by);
+                covered.push(served_by);
+            }
+        });
         for served_by in covered {
             self.unload(served_by);
         }
@@ -260,10 +249,7 @@ impl Image {
         self.have[row + word] &= !bit;
         self.pending[row + word] &= !bit;
         let Some(client) = self.client_mut(slot) else { return };
-        if let Some(has) = client.has.get_mut(chunk as usize / 64) {
-            client.held -= (*has >> (chunk % 64) & 1) as u32;
-            *has &= !(1 << (chunk % 64));
-        }
+        client.has.remove(chunk);
     }
 
     /// Whether a client has asked for a chunk and not reported it.
@@ -404,7 +390,7 @@ impl Image {
             other.late.retain(|late| late.holder != slot);
             other.requests.retain(|_, to| *to != Some(slot));
         }
-        client.has.len() * 8
+        client.has.words().len() * 8
     }
 
     /// Forgets the clients from which nothing has arrived for `silence`. Returns their number and the freed bytes.
@@ -426,12 +412,10 @@ impl Image {
             let requests = self.slots.iter().flatten().flat_map(|other| other.requests.values());
             let load = requests.filter(|to| **to == Some(slot as u16)).count();
             assert_eq!(client.load as usize, load, "the load of {}", client.host);
-            let held: u32 = client.has.iter().map(|word| word.count_ones()).sum();
-            assert_eq!(client.held, held, "the chunks of {}", client.host);
             for chunk in 0..self.rows() {
                 let row = self.row(chunk).unwrap() + slot / 64;
-                let has = client.has.get(chunk as usize / 64).copied().unwrap_or(0);
-                assert_eq!(self.have[row] >> (slot % 64) & 1, has >> (chunk % 64) & 1);
+                let is_holder = self.have[row] >> (slot % 64) & 1 == 1;
+                assert_eq!(is_holder, client.has.contains(chunk), "{} and {chunk}", client.host);
             }
         }
     }

@@ -1,12 +1,11 @@
 //! A client whose driver stores blocks, and verifies and writes chunks: what a real host needs beyond the simulator's model of a
 //! disk. A chunk counts once it is verified, and its buffer is free once it is written.
 
-use rackweave_core::{Rng, Time};
+use rackweave_core::{Bitmap, Rng, Time};
 use rackweave_wire::frisbee::Body;
 
 use super::client::{Chunk, Phase, State};
 use super::{Client, ClientConfig, Layout};
-use crate::imaging::chunks::ChunkSet;
 
 /// What a client reports to its driver.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -29,7 +28,7 @@ impl Client {
         start: Time,
         rng: Rng,
         image: Layout,
-        have: &ChunkSet,
+        have: &Bitmap<u32>,
     ) -> Self {
         let mut this = Self::new(ClientConfig { expand: None, ..config }, start, rng);
         let is_there = |chunk: u32| have.contains(chunk) || image.blocks_of(chunk) == 0;

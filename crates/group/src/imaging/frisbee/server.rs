@@ -2,12 +2,11 @@
 
 use std::collections::{BTreeSet, VecDeque};
 
-use rackweave_core::Time;
+use rackweave_core::{Bitmap, Time};
 use rackweave_wire::Id64;
 use rackweave_wire::frisbee::{BLOCK_BYTES, Body, CHUNK_BLOCKS};
 
 use super::{Blocks, Enqueued, Outgoing, Pace, Run, ServerConfig, WorkQueue};
-use crate::imaging::chunks::ChunkSet;
 
 /// What a server has counted, in the terms of the authors' log.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -58,7 +57,7 @@ pub struct Server {
     replies: VecDeque<Body>,
     clients: BTreeSet<u32>,
     /// Chunks that were queued in full.
-    queued: ChunkSet,
+    queued: Bitmap<u32>,
     first_request: Option<Time>,
     last_request: Option<Time>,
     counts: ServerCounts,
@@ -75,7 +74,7 @@ impl Server {
             sending: None,
             replies: VecDeque::new(),
             clients: BTreeSet::new(),
-            queued: ChunkSet::new(config.image.chunks()),
+            queued: Bitmap::new(config.image.chunks()),
             first_request: None,
             last_request: None,
             counts: ServerCounts::default(),

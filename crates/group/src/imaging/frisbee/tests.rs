@@ -1,12 +1,11 @@
 //! Golden tables of pacing; a client against a script; and clients with a server on a network that loses, repeats and reorders.
 
 use proptest::prelude::{prop_assert, prop_assert_eq, proptest};
-use rackweave_core::{Rate, Rng, Schedule, Span, Time};
+use rackweave_core::{Bitmap, Rate, Rng, Schedule, Span, Time};
 use rackweave_wire::frisbee::{Body, CHUNK_BLOCKS};
 
 use super::*;
 use crate::imaging::Shape;
-use crate::imaging::chunks::ChunkSet;
 use crate::imaging::intake::Expand;
 
 const MIB: u64 = 1 << 20;
@@ -378,7 +377,7 @@ fn what_cannot_be_right_is_ignored() {
 /// A client of an image with chunks of 2, 0, 1 and 1 blocks, of which it has the last, after its join.
 fn driven(config: ClientConfig) -> Client {
     let layout = Layout::of_lengths([2048, 0, 1, 1024].into_iter()).unwrap();
-    let mut have = ChunkSet::new(4);
+    let mut have = Bitmap::new(4);
     have.insert(3);
     let rng = Rng::stream(1, 0, 0, "driven");
     let mut client = Client::driven(config, Time::ZERO, rng, layout, &have);

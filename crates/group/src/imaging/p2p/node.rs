@@ -8,8 +8,8 @@ use core::convert::Infallible;
 use std::collections::VecDeque;
 
 use rackweave_core::{
-    Event as Carried, HostId, Kind, MessageId, Mixed, Node, Packet, Placement, Rng, Schedule,
-    Submit, Time, Transport as _,
+    Bitmap, Event as Carried, HostId, Kind, MessageId, Mixed, Node, Packet, Placement, Rng,
+    Schedule, Submit, Time, Transport as _,
 };
 use rackweave_transport::{Machine, TransportConfig};
 
@@ -17,7 +17,6 @@ use super::client::{self, Client, Event, Failure};
 use super::server::Server;
 use super::{CONTROL_PRIORITY, Check, ChunkOf, Outgoing, Send};
 use crate::imaging::Shape;
-use crate::imaging::chunks::ChunkSet;
 use crate::imaging::intake::{Expand, Stage};
 use crate::imaging::packet::{Header, packet};
 
@@ -137,7 +136,7 @@ struct Served {
     /// Chunks sent, up to the number of chunks that the image has.
     sent: u32,
     /// The different chunks among them.
-    first: ChunkSet,
+    first: Bitmap<u32>,
 }
 
 impl Served {
@@ -217,7 +216,7 @@ impl P2pNode {
             number: *number,
             shape: *shape,
             sent: 0,
-            first: ChunkSet::new(shape.chunks()),
+            first: Bitmap::new(shape.chunks()),
         };
         let images = images.iter().map(served).collect();
         Self::new(host, carrier, Role::Server { server: Box::new(server), images })
@@ -477,7 +476,7 @@ impl ClientSide {
                         self.shape = Some(shape);
                         self.stage =
                             self.config.expand.map(|expand| Stage::new(&expand, shape.chunks()));
-                        let none = ChunkSet::new(shape.chunks());
+                        let none = Bitmap::new(shape.chunks());
                         client.start(now, &none, &none);
                     }
                     Event::Received => self.record.received = Some(now),

@@ -19,6 +19,7 @@ use rackweave_core::{
     Destination, DropReason, Ecn, Header as AnyHeader, HostId, Packet, PayloadStore, Port, Span,
     Time, Verdict,
 };
+use rackweave_switch::system::{Outgoing, SystemProgram};
 use rackweave_wire::Id64;
 use rackweave_wire::reduce::{
     ADDRESS_BYTES, Body, FETCH_SLOTS, Header, KEY_BYTES, MAX_PAIRS, Open, PAIR_BYTES, Pairs,
@@ -29,7 +30,6 @@ use self::job::{Entry, Job};
 use self::vector::VectorJob;
 use super::key::Key;
 use super::table::Table;
-use crate::system::{Outgoing, SystemProgram};
 
 /// The limits of a switch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

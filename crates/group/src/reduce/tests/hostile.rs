@@ -175,7 +175,7 @@ struct Requests(Program);
 impl Requests {
     /// Sends a request with this cookie.
     fn once(&mut self, now: Time, master: HostId, job: u16, open: Open) -> Option<Body> {
-        use crate::system::SystemProgram;
+        use rackweave_switch::system::SystemProgram;
         let (token, body) = (Id64::new(5), Body::Open(open));
         let message = reduce::Header { job, attempt: 0, worker: 0, token, body };
         let mut packet = packet(master, SWITCH, message);
@@ -284,7 +284,7 @@ fn another_packet_under_a_used_number_gets_no_answer() {
     let mut program = Program::new(0, config);
     let token = Id64::new(5);
     let mut send = |src: HostId, body: Body, payload: &[u8]| {
-        use crate::system::SystemProgram;
+        use rackweave_switch::system::SystemProgram;
         let message = reduce::Header { job: 1, attempt: 0, worker: 0, token, body };
         let mut packet = packet(src, SWITCH, message);
         let mut payloads = Slab::default();

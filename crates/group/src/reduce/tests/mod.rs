@@ -13,6 +13,7 @@ use rackweave_core::{
     Time, Verdict,
 };
 use rackweave_switch::net::{HasPayload, Slab};
+use rackweave_switch::system::Simulated;
 use rackweave_wire::reduce::{Body, Operator};
 
 use super::master::{self, Aggregation};
@@ -21,7 +22,6 @@ use super::packet::Header;
 use super::source::{Order, Pairs};
 use super::switch::{self, Program};
 use super::worker;
-use crate::system::Simulated;
 
 const MASTER: HostId = HostId(0);
 const SWITCH: HostId = Destination::Switch(0).address();

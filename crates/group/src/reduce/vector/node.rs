@@ -8,6 +8,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use rackweave_core::{Ecn, HostId, Node, Packet, Time};
+use rackweave_switch::system::SystemProgram;
 use rackweave_wire::reduce::{self, Body};
 
 use super::super::Failure;
@@ -17,7 +18,6 @@ use super::layout::Layout;
 use super::master::Master;
 use super::values::Values;
 use super::worker::{self, Event, Worker};
-use crate::system::SystemProgram;
 
 /// A worker and its vectors.
 #[derive(Clone, Debug)]

@@ -4,7 +4,7 @@
 //! one has come, so the pool is the window (`docs/protocols/ordc.md#switchml`). What is lost is repeated by slot, after a timeout that follows the
 //! round-trip time, or when later chunks are complete.
 
-use rackweave_core::{HostId, Span, Time};
+use rackweave_core::{Bitmap, HostId, Span, Time};
 use rackweave_wire::Id64;
 use rackweave_wire::reduce::{Body, Chunk, Format, Header, Phase, Plan};
 
@@ -147,34 +147,6 @@ struct Exponents {
     of_all: Vec<u8>,
 }
 
-/// Chunks of the present step whose sums are there.
-#[derive(Clone, Debug, Default)]
-struct Received {
-    bits: Vec<u64>,
-    left: u64,
-}
-
-impl Received {
-    fn new(chunks: u64) -> Self {
-        Self { bits: vec![0; chunks.div_ceil(64) as usize], left: chunks }
-    }
-
-    /// Returns whether it is new.
-    fn insert(&mut self, index: u64) -> bool {
-        let Some(bits) = self.bits.get_mut((index / 64) as usize) else { return false };
-        let is_new = *bits >> (index % 64) & 1 == 0;
-        *bits |= 1 << (index % 64);
-        self.left -= u64::from(is_new);
-        is_new
-    }
-
-    /// The first that is missing.
-    fn low(&self) -> u64 {
-        let full = self.bits.iter().take_while(|bits| **bits == u64::MAX).count();
-        full as u64 * 64 + self.bits.get(full).map_or(0, |bits| u64::from(bits.trailing_ones()))
-    }
-}
-
 /// The worker of a job.
 #[derive(Clone, Debug)]
 pub struct Worker {
@@ -191,7 +163,8 @@ pub struct Worker {
     step: u32,
     /// Steps below have been offered.
     offered: u32,
-    received: Received,
+    /// Chunks of the present step whose sums are there.
+    received: Bitmap,
     /// The step that is being summed and the one before, by number modulo 2.
     exponents: [Exponents; 2],
     is_progress_due: bool,
@@ -226,7 +199,7 @@ impl Worker {
             flight: None,
             step: 0,
             offered: 0,
-            received: Received::default(),
+            received: Bitmap::default(),
             exponents: [Exponents::default(), Exponents::default()],
             is_progress_due: false,
             join_at: Some(now),
@@ -476,7 +449,7 @@ impl Worker {
             // A worker that replaces another one begins at the step of the others.
             let step = layout.step(plan.first);
             (self.layout, self.step, self.offered) = (Some(layout), step, step);
-            self.received = Received::new(layout.chunks());
+            self.received = Bitmap::new(layout.chunks());
             self.events.push(Event::Planned(layout));
             self.events.push(Event::Wanted { step });
         }
@@ -488,7 +461,8 @@ impl Worker {
 
     /// The first chunk whose sum is not here.
     fn low(&self) -> u64 {
-        self.layout.map_or(0, |layout| layout.start(self.step) + self.received.low())
+        let missing = self.received.next_missing(0).unwrap_or(self.received.size());
+        self.layout.map_or(0, |layout| layout.start(self.step) + missing)
     }
 
     fn handle_sum(&mut self, now: Time, chunk: &Chunk, payload: &[u8]) -> Option<Elements> {
@@ -521,7 +495,7 @@ impl Worker {
         if content.step != self.step || !self.received.insert(number - layout.start(self.step)) {
             return None;
         }
-        if self.received.left == 0 {
+        if self.received.is_full() {
             self.finish_step(&layout);
         }
         let (step, block) = (content.step, content.block?);
@@ -534,10 +508,10 @@ impl Worker {
         self.events.push(Event::Summed { step: self.step });
         self.step += 1;
         if self.step < layout.steps {
-            self.received = Received::new(layout.chunks());
+            self.received = Bitmap::new(layout.chunks());
             self.events.push(Event::Wanted { step: self.step });
         } else {
-            self.received = Received::default();
+            self.received = Bitmap::default();
             self.is_progress_due = true;
         }
     }

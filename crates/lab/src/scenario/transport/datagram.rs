@@ -12,7 +12,7 @@ use super::super::values::{Priority, Unit};
 keys! {
     /// The keys of datagrams.
     struct DatagramKeys for datagram::Config {
-        /// A receiver forgets a message after this time without a packet. Default: `"10 ms"`.
+        /// Silence after which a receiver forgets a message. Default: `"10 ms"`.
         forget_after: Unit<Span> => forget_after,
         /// Queue in switches, 0 to 7. Default: 0.
         priority: Priority => priority,

@@ -14,20 +14,19 @@ keys! {
     /// dcPIM's keys. A missing key has the value of the profile.
     struct DcPimKeys for dcpim::Config {
         /// `"paper"`: the authors' simulations, for the fabric's round trips. `"hosts"`: rounds of
-        /// at least 500 us, and a millisecond for tokens and late packets. Default: `"paper"`.
+        /// at least 500 us, and 1 ms for tokens and late packets. Default: `"paper"`.
         profile: Profile,
-        /// r: rounds of a matching. Default: 4.
+        /// r: rounds per matching. Default: 4.
         rounds: Whole<1, 100, u8>,
-        /// k: channels of a host's link. Default: 4.
+        /// k: channels per host link. Default: 4.
         channels: Whole<1, 100, u8>,
-        /// Length of a round, in round trips of a packet of minimum size. Default: 1.3.
+        /// Length of a round, in smallest round trips. Default: 1.3.
         beta: Thousandths<1000>,
         /// The same, as a time. Default: 1.3 round trips.
         round: Unit<Span>,
-        /// Length of an epoch, in matchings, at least 1. Default: 1.
+        /// Length of an epoch in matchings, at least 1. Default: 1.
         alpha: Thousandths<1000>,
-        /// Rounds, from the first, that choose the shortest messages. The others choose at random.
-        /// Default: 1.
+        /// First rounds, which choose the shortest messages; others choose at random. Default: 1.
         srpt_rounds: u8 => srpt_rounds,
         /// Idle channels are used as soon as they are matched. Default: true.
         prompt: bool => prompt,
@@ -36,14 +35,13 @@ keys! {
         /// Unused tokens of a message on all channels, in packets. Default: the bandwidth-delay
         /// product.
         token_window: Whole<1, { u32::MAX }, u32>,
-        /// Time after its last token at which a message wants tokens for missing packets. If data
-        /// arrives later, it grows by twice the mean excess. Default: the time of the
-        /// bandwidth-delay product.
+        /// Time from its last token until a message wants tokens for missing packets. Late data
+        /// adds twice the mean excess. Default: the bandwidth-delay product's time.
         resend_after: Unit<Span> => resend_after,
-        /// Epochs of hosts start at different times within this one. Default: `"0 s"`.
+        /// Range of the hosts' starts of epochs. Default: `"0 s"`.
         clock_skew: Unit<Span> => clock_skew,
-        /// Priorities of data in switches, by the length of the message: up to 7 packets, up to 49,
-        /// and so on. Default: 6.
+        /// Priorities of data, by length of the message: up to 7 packets, up to 49, and so on.
+        /// Default: 6.
         data_levels: u8 => data_levels,
         /// Packets take any path. Default: true.
         spray: bool => common.spray,

@@ -18,21 +18,21 @@ const MAX_FINISHED_TICKS: u32 = 1000;
 keys! {
     /// Homa's keys. A missing key has the value of the profile.
     struct HomaKeys for homa::Config {
-        /// One of these. Default: `"fabric"`.
+        /// See above. Default: `"fabric"`.
         profile: Profile,
-        /// fabric, sigcomm18: bytes on a host's link in one round trip. Sets `unscheduled` and
-        /// `window`. Default: from the fabric.
+        /// fabric, sigcomm18: bytes of a round trip. Sets `unscheduled` and `window`. Default: from
+        /// the fabric.
         rtt_bytes: Size32,
-        /// Bytes of a message sent without a grant. Default: profile.
+        /// Bytes sent without a grant. Default: profile.
         unscheduled: Size32 => unscheduled_bytes,
-        /// Bytes granted of a message beyond those received. Default: profile.
+        /// Bytes granted beyond those received. Default: profile.
         window: Size32 => window,
-        /// Limit: bytes granted and not received, of all messages. Default: profile.
+        /// Limit: bytes granted and not received, in all. Default: profile.
         max_incoming: Limit => max_incoming,
         /// Messages granted at a time. Default: number of scheduled levels; linux: 8.
         // Applied after `priorities`, which sets the same field to the number of scheduled levels.
         overcommit: AtLeast<1>,
-        /// How many of them may come from one peer. Default: 1.
+        /// Of these from one peer. Default: 1.
         max_rpcs_per_peer: AtLeast<1> => max_rpcs_per_peer,
         /// Bytes of a grant to the oldest message. Default: profile.
         fifo_grant_increment: Size32 => fifo_grant_increment,
@@ -42,11 +42,12 @@ keys! {
         pacer_fifo_fraction: Thousandths<1> => pacer_fifo_fraction,
         /// Levels in use, 2 to 8. Default: 8.
         priorities: u8,
-        /// With `cutoffs = "workload"`: levels for unscheduled packets. Default: from the workload.
+        /// Of them for unscheduled packets, with `cutoffs = "workload"`. Default: from the
+        /// workload.
         unscheduled_levels: u8,
-        /// `"workload"`: levels carry equally many bytes of the workload. `"linux"`: the module's.
-        /// A list: the longest message of each unscheduled level but the last, highest level first.
-        /// Default: `"workload"`; linux: `"linux"`.
+        /// `"workload"`: levels carry equally many bytes of it. `"linux"`: the module's. A list:
+        /// the longest message of each unscheduled level but the last, highest first. Default:
+        /// `"workload"`; linux: `"linux"`.
         cutoffs: Cutoffs,
         /// Packets take any path. Default: true; linux: false.
         spray: bool => spray,
@@ -56,78 +57,70 @@ keys! {
         resend_ticks: u16 => resend_ticks,
         /// Ticks between later RESENDs. Default: profile.
         resend_interval: u16 => resend_interval,
-        /// Unanswered RESENDs after which the peer is given up. Default: profile.
+        /// Unanswered RESENDs that end a peer. Default: profile.
         timeout_resends: u16 => timeout_resends,
-        /// Ticks from the last byte to the first NEED_ACK, which each tick repeats. Default:
-        /// profile.
+        /// Ticks from the last byte to the first NEED_ACK, repeated each tick. Default: profile.
         request_ack_ticks: u16 => request_ack_ticks,
-        /// How often a sender restarts, with one packet, a message that its receiver does not know.
-        /// 0: it repeats the unscheduled window, as the module does, and gives up after
-        /// `timeout_resends`. Default: 100.
+        /// Restarts of a message that its receiver does not know, with one packet. 0:
+        /// `timeout_resends`, with the unscheduled window, as in the module. Default: 100.
         max_restarts: u16 => max_restarts,
-        /// Receivers request lost bytes, and silent peers are given up. false: a message that loses
-        /// a packet never ends. Default: true; sigcomm18: false.
+        /// Lost bytes are requested, silent peers given up. false: a message that loses a packet
+        /// never ends. Default: true; sigcomm18: false.
         resends: bool => resends,
-        /// Receivers request lost packets no faster than they can arrive, and none that wait behind
-        /// higher priorities. false: each message requests all when its timer expires. Default:
-        /// true; linux: false.
+        /// Lost packets are requested as fast as they can arrive, and none that wait behind higher
+        /// priorities. false: all at a message's timeout. Default: true; linux: false.
         paced_resends: bool => paced_resends,
-        /// Without `paced_resends`: a RESEND asks for all gaps, and for everything if nothing has
-        /// arrived. false: for the first gap or packet. Default: true; linux, leverage-homa: false.
+        /// Without `paced_resends`: a RESEND asks for all gaps, or everything; false: the first gap
+        /// or packet. Default: true; linux, leverage-homa: false.
         resend_all_gaps: bool => resend_all_gaps,
-        /// A peer gets one RESEND in each `resend_interval`, and after `timeout_resends` without a
-        /// packet all messages with it fail. false: so for each message. Default: false; linux,
-        /// leverage-homa: true.
+        /// One RESEND per peer and `resend_interval`, and all its messages fail together; false:
+        /// per message. Default: false; linux, leverage-homa: true.
         one_resend_per_peer: bool => one_resend_per_peer,
-        /// A sender with granted bytes to send answers a RESEND with BUSY, and repeats nothing.
-        /// Default: false; linux, leverage-homa: true.
+        /// A RESEND is answered with BUSY while granted bytes are unsent. Default: false; linux,
+        /// leverage-homa: true.
         busy_if_unsent: bool => busy_if_unsent,
-        /// A NEED_ACK for an incomplete message is answered with RESENDs, false: with BUSY.
-        /// Default: false; linux-2026: true.
+        /// RESENDs, not BUSY, answer a NEED_ACK for an incomplete message. Default: false;
+        /// linux-2026: true.
         need_ack_resends: bool => need_ack_resends,
-        /// Bytes of a stream that may arrive before its application consumes them. Default:
-        /// `"1048576 B"`.
+        /// Unread bytes that a stream may receive. Default: `"1048576 B"`.
         stream_window: Size32 => streams.window_bytes,
-        /// Hosts measure the round trip to each peer by time stamps. The keys below need it, except
+        /// Round trips are measured by time stamps. The keys below need it, except
         /// `unscheduled_ratio`. Default: false; leverage-homa: true.
         measure_rtt: bool => leverage.measure_rtt,
-        /// A smallest round trip counts for between half of this and all of it. Default: `"10 s"`.
+        /// A smallest round trip counts for half to all of it. Default: `"10 s"`.
         min_rtt_window: Unit<Span> => leverage.min_rtt_window,
-        /// A message is granted `scheduled_factor` smallest round trips at link rate beyond what
-        /// has arrived, and all together `overcommit` times that. Default: false; leverage-homa:
-        /// true.
+        /// Grants are `scheduled_factor` smallest round trips at link rate, in all `overcommit`
+        /// times that. Default: false; leverage-homa: true.
         scheduled_window: bool => leverage.scheduled_window,
         /// Factor of `scheduled_window`. Default: 3.
         scheduled_factor: u32 => leverage.scheduled_factor,
-        /// Bytes sent without grants follow the smallest round trip, and detected congestion.
-        /// Default: false; leverage-homa: true.
+        /// Bytes without grants follow the smallest round trip and congestion. Default: false;
+        /// leverage-homa: true.
         unscheduled_window: bool => leverage.unscheduled_window,
-        /// Rate of peers' links, if below this host's. Default: this host's.
+        /// Rate of peers' links, if lower. Default: this host's.
         peer_link: Unit<Rate> => leverage.peer_link,
-        /// `"recent"`: the last round trip is above `congestion_factor` smallest ones. `"average"`:
-        /// the average is above `scheduled_factor` of them by more than `average_deviation`.
-        /// `"none"`. Default: `"none"`; leverage-homa: `"recent"`.
+        /// `"recent"`: the last round trip is over `congestion_factor` smallest ones. `"average"`:
+        /// the average is over `scheduled_factor` of them by `average_deviation`. `"none"`.
+        /// Default: `"none"`; leverage-homa: `"recent"`.
         congestion_by: CongestionBy => leverage.congestion,
         /// Factor of `"recent"`. Default: 8.
         congestion_factor: u32 => leverage.congestion_factor,
-        /// The average gives a round trip the weight 2 to the power of minus this. Default: 3.
+        /// Weight of a round trip in the average: 2 to the power of minus this. Default: 3.
         average_shift: u32 => leverage.average_shift,
         /// Relative excess of `"average"`. Default: 0.5.
         average_deviation: Thousandths<1000> => leverage.average_deviation,
-        /// A host with less than `ratio_threshold` of unscheduled bytes, and with messages that
-        /// wait for its link, halves what it sends without grants, once in a `ratio_period`.
-        /// Default: false; leverage-homa: true.
+        /// A host with waiting messages and fewer unscheduled bytes than `ratio_threshold` halves
+        /// what it sends without grants, once per `ratio_period`. Default: false; leverage-homa:
+        /// true.
         unscheduled_ratio: bool => leverage.unscheduled_ratio,
         /// Threshold of `unscheduled_ratio`. Default: 0.4.
         ratio_threshold: Thousandths<1> => leverage.ratio_threshold,
         /// Period of `unscheduled_ratio`. Default: `"1 ms"`.
         ratio_period: Unit<Span> => leverage.ratio_period,
-        /// Round trips exclude the time that grants wait in the peer's host, and are not measured
-        /// while a host's software is late. Default: false.
+        /// Round trips exclude grants' wait in the peer's host, and late hosts. Default: false.
         host_delay: bool => leverage.host_delay,
-        /// With short round trips, messages that wait for a grant send `trickle_share` of the link
-        /// without. With congestion, room for `back_off_packets` packets follows each. Default:
-        /// false.
+        /// With short round trips, messages without a grant send `trickle_share` of the link. With
+        /// congestion, each leaves room for `back_off_packets`. Default: false.
         rtt_pacer: bool => leverage.rtt_pacer,
         /// Share of `rtt_pacer`. Default: 0.05.
         trickle_share: Thousandths<1> => leverage.trickle_share,

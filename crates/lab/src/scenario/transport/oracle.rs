@@ -14,10 +14,10 @@ use super::super::values::Whole;
 keys! {
     /// The keys of the central scheduler. By default its packets have the headers of UDP, as short as there are.
     struct OracleKeys {
-        /// Length of the headers, from the IP header on. Default: 28.
+        /// Bytes of headers, from the IP header on. Default: 28.
         header_bytes: Whole<20, 1000, u32>,
-        /// The rest of an interrupted packet crosses the switches as a shorter packet, as in the
-        /// script of Homa's study. Slowdowns can then be below 1. Default: false.
+        /// The rest of an interrupted packet is a shorter packet, as in the script of Homa's study.
+        /// Slowdowns can be below 1. Default: false.
         cut_packets: bool,
     }
 }

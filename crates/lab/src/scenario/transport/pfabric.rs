@@ -13,15 +13,15 @@ use crate::path::Path;
 keys! {
     /// pFabric's keys. A missing key has the paper's value, for this fabric's round trip.
     struct PFabricKeys for pfabric::Config {
-        /// Packets of a message in flight at its start. Default: a round trip of the fabric.
+        /// Packets in flight at first. Default: a round trip.
         initial_window: AtLeast<1, u16>,
-        /// Largest window, in packets. Default: a quarter more than `initial_window`.
+        /// Most packets in flight. Default: 1.25 `initial_window`.
         max_window: AtLeast<1, u16>,
-        /// Timeout, the same throughout. Default: three round trips.
+        /// Timeout. Default: three round trips.
         rto: Unit<Span> => rto,
-        /// Timeouts in succession after which only probes are sent. Default: 5.
+        /// Successive timeouts after which only probes are sent. Default: 5.
         probe_after: u8 => probe_after,
-        /// The interval of probes doubles from `rto` up to this. Default: `"1 ms"`, or `rto`.
+        /// Longest interval of probes, doubling from `rto`. Default: `"1 ms"`, or `rto`.
         max_probe_interval: Unit<Span> => max_probe_interval,
         /// Packets take any path. Default: true.
         spray: bool => common.spray,

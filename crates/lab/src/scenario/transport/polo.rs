@@ -18,37 +18,34 @@ keys! {
         /// `"fabric"`: the slides' numbers, fitted to the fabric's round trip. `"polo-slides"`:
         /// unchanged. `"hosts"`: for processes. Default: `"fabric"`.
         profile: Profile,
-        /// Packets of a message sent without being driven. Default: 12; fabric: or a round trip and
-        /// one more.
+        /// Packets sent without being driven. Default: 12; fabric: or a round trip and one more.
         first_window: u16 => first_window,
-        /// Recovery 3: least timeout after which a sender asks about a silent message. Default: `"1
-        /// ms"`; fabric: at least four round trips; hosts: at least 10 ms.
+        /// Recovery 3: least silence after which a sender asks. Default: `"1 ms"`; fabric: at least
+        /// four round trips; hosts: at least 10 ms.
         rto: Unit<Span> => rto,
-        /// Recovery 3: largest such timeout. Default: `"8 ms"`; hosts: at least 40 ms.
+        /// Recovery 3: longest such silence. Default: `"8 ms"`; hosts: at least 40 ms.
         max_rto: Unit<Span> => max_rto,
-        /// Packets by which one may be late before it counts as lost. Default: 0; with `spray`: 3.
+        /// Packets by which one may be late and not lost. Default: 0; with `spray`: 3.
         reorder_margin: u32 => reorder_margin,
         /// Least D. Default: 1.
         min_drives: u32 => min_drives,
         /// Largest D. Default: 48; fabric: or four first windows.
         max_drives: u32 => max_drives,
-        /// Flow that gets the next driving packet: `"arrival"`, whose data arrived, or
-        /// `"fewest-left"`. Default: `"arrival"`.
+        /// Flow that is driven next: `"arrival"`, whose data arrived, or `"fewest-left"`. Default:
+        /// `"arrival"`.
         drive_order: Order => order,
         /// Loss packets for gaps. false: the slides' Polo c. Default: true.
         recovery_1: bool => recovery_1,
         /// Loss packets after two epochs without data. false: the slides' Polo b. Default: true.
         recovery_2: bool => recovery_2,
-        /// A driving packet for a flow with nothing left to send goes to another. false: the
-        /// slides' Polo a. Default: true.
+        /// A driving packet for a flow with nothing to send goes to another. false: the slides'
+        /// Polo a. Default: true.
         wasted_driving_rule: bool => wasted_driving_rule,
-        /// An epoch without marks wakes a paused flow if fewer than D are active. Default: true.
+        /// An epoch without marks wakes a paused flow below D active ones. Default: true.
         wake_in_quiet_epochs: bool => wake_in_quiet_epochs,
-        /// A mark pauses a new flow only if at least D are active. false: if any is. Default:
-        /// false.
+        /// A mark pauses a new flow only if D are active. false: if any is. Default: false.
         pause_only_if_full: bool => pause_only_if_full,
-        /// Time after which a paused sender asks to continue, with increasing intervals. Default:
-        /// `"32 ms"`.
+        /// First time after which a paused sender asks. Default: `"32 ms"`.
         pause_probe: Unit<Span> => pause_probe,
         /// Packets take any path. Default: false.
         spray: bool => common.spray,

@@ -14,24 +14,21 @@ use crate::path::Path;
 keys! {
     /// NDP's keys. A missing key has the value of the profile.
     struct NdpKeys for ndp::Config {
-        /// `"paper"`: the authors' simulator. `"polo-slides"`: as in the slides of Polo. Default:
-        /// `"paper"`.
+        /// `"paper"`: the authors' simulator. `"polo-slides"`: Polo's slides. Default: `"paper"`.
         profile: Profile,
-        /// Packets of a message sent without being pulled. Default: paper: 15, or three idle round
-        /// trips if more; polo-slides: 12.
+        /// Packets sent without being pulled. Default: paper: 15, or three idle round trips if
+        /// more; polo-slides: 12.
         initial_window: u16 => initial_window,
-        /// Least timeout after which an unanswered packet is retransmitted. Default: paper: `"5
-        /// ms"`; polo-slides: `"1 ms"`.
+        /// Least retransmission timeout. Default: paper: `"5 ms"`; polo-slides: `"1 ms"`.
         min_rto: Unit<Span> => min_rto,
-        /// Largest such timeout. Default: paper: `"10 ms"`; polo-slides: `"8 ms"`.
+        /// Longest. Default: paper: `"10 ms"`; polo-slides: `"8 ms"`.
         max_rto: Unit<Span> => max_rto,
-        /// Percentage of the receiver's link that pulls fill. Default: 99.
+        /// Percentage of its link that a receiver pulls. Default: 99.
         pull_percent: u32 => pull_percent,
         /// Packets take any path. Default: true.
         spray: bool => common.spray,
-        /// `"sender"`: senders use all paths in random order, and skip those with many NACKs for a
-        /// while. `"switches"`: switches choose at random (on real fabrics by hashing). Default:
-        /// `"sender"`.
+        /// `"sender"`: all paths in random order, without those with many NACKs. `"switches"`:
+        /// switches choose at random (real ones by hash). Default: `"sender"`.
         paths: Paths,
     }
 }
@@ -121,29 +118,26 @@ impl NdpKeys {
 keys! {
     /// pHost's keys. A missing key has the value of the profile.
     struct PHostKeys for phost::Config {
-        /// `"paper"`: the authors' simulator, for the fabric's round trip. `"yaps"`: as simulated
-        /// for Homa's paper. `"polo-slides"`: as in the slides of Polo. Default: `"paper"`.
+        /// `"paper"`: the authors' simulator, for the fabric's round trip. `"yaps"`: Homa's paper.
+        /// `"polo-slides"`: Polo's slides. Default: `"paper"`.
         profile: PHostProfile,
-        /// Packets of a message that need no token, and most unused tokens of one. Default: paper:
-        /// 8, or a round trip and one more; yaps: 7 (8 unused); polo-slides: 12.
+        /// Packets that need no token, and most unused tokens of a message. Default: paper: 8, or a
+        /// round trip and one more; yaps: 7 (8 unused); polo-slides: 12.
         free_tokens: AtLeast<1, u16>,
-        /// Messages of more than `free_tokens` packets have no free packets. Default: false; yaps:
-        /// true.
+        /// Longer messages have no free packets. Default: false; yaps: true.
         free_for_short_only: bool => free_for_short_only,
-        /// How much earlier than after the free packets of a new message the next token is sent.
-        /// Default: a round trip; yaps, polo-slides: `"0 s"`.
+        /// Time before the end of the free packets at which the next token is sent. Default: a
+        /// round trip; yaps, polo-slides: `"0 s"`.
         token_lead: Unit<Span> => token_lead,
-        /// How long a token is valid. Default: 1.5 full packets on the link.
+        /// Validity of a token. Default: 1.5 full packets on the link.
         token_expiry: Unit<Span> => token_expiry,
-        /// Time after its last token at which a message gets tokens for missing packets. If data
-        /// arrives later, it grows by twice the mean excess. Default: 9 full packets; paper: or a
-        /// round trip and one more.
+        /// Time from its last token until a message gets tokens for missing packets. Late data adds
+        /// twice the mean excess. Default: 9 full packets; paper: or a round trip and one more.
         resend_after: Unit<Span> => resend_after,
-        /// Message that gets the next token: `"srpt"` or `"round-robin"`. Default: `"srpt"`;
-        /// polo-slides: `"round-robin"`.
+        /// Next message: `"srpt"` or `"round-robin"`. Default: `"srpt"`; polo-slides:
+        /// `"round-robin"`.
         order: Order => order,
-        /// 2: messages that need no token have priority in switches. 1: none has. Default: 2; yaps:
-        /// 1.
+        /// 2: messages that need no token have priority. 1: none has. Default: 2; yaps: 1.
         data_levels: u8,
         /// Packets take any path. Default: true.
         spray: bool => common.spray,

@@ -18,34 +18,34 @@ keys! {
     /// SIRD's keys. A missing key has the paper's value, for this fabric's bandwidth-delay product.
     struct SirdKeys for sird::Config {
         /// Bandwidth-delay product, in bytes on the link, at least a full packet. Default: of the
-        /// fabric's longest path.
+        /// longest path.
         bdp: AboveZero<Bytes>,
         /// B, in `bdp`: credit and unscheduled data on their way to a receiver. Default: 1.5.
         global_bucket: Products,
-        /// In `bdp`: the same from one sender without marks. Also the most that a message, and all
-        /// messages to a receiver, send without credit. Default: 1.
+        /// In `bdp`: the same from one sender without marks, and the most sent without credit by a
+        /// message and to a receiver. Default: 1.
         sender_bucket: Products,
         /// In `bdp`: least `sender_bucket` by marks of the sender. Default: 0.1.
         min_host_bucket: Products,
         /// In `bdp`: least `sender_bucket` by marks of switches. Default: 0.03.
         min_network_bucket: Products,
-        /// UnschT, in `bdp`: longer messages ask for credit before they send. Default: 1.
+        /// UnschT, in `bdp`: longer messages ask for credit first. Default: 1.
         unscheduled_threshold: Products,
         /// SThr, in `bdp`: a sender with more unused credit marks its packets. Default: 0.5.
         csn_threshold: Products,
         /// Weight of the last packets in the mean fraction of marked ones. Default: 0.08.
         gain: Thousandths<1> => gain,
-        /// Credit is given at this percentage of the receiver's link. Default: 100.
+        /// Percentage of the receiver's link. Default: 100.
         credit_percent: Whole<1, 100, u32>,
-        /// Percentage of a sender's packets for the receiver of its shortest message. The rest goes
-        /// to all receivers in turn. Default: 50.
+        /// Percentage of a sender's packets for its shortest message's receiver; the rest goes to
+        /// all in turn. Default: 50.
         srpt_percent: AtMost<100> => srpt_percent,
-        /// Message that gets the next credit: `"srpt"` or `"round-robin"`. Default: `"srpt"`.
+        /// Next message: `"srpt"` or `"round-robin"`. Default: `"srpt"`.
         order: Order => order,
-        /// 2: unscheduled data has priority in switches. 1: none has. Default: 2.
+        /// 2: unscheduled data has priority. 1: none has. Default: 2.
         data_levels: u8,
-        /// Time after which credit for a missing packet is given again. It doubles each time, and
-        /// is longer while much is on its way. Default: ten `bdp` on the link, at least `"100 us"`.
+        /// Time until credit for a missing packet is given again, doubled each time, and longer
+        /// while much is on its way. Default: ten `bdp` on the link, at least `"100 us"`.
         resend_after: Unit<Span> => resend_after,
         /// Packets take any path. Default: true.
         spray: bool => common.spray,

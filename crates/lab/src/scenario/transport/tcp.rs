@@ -14,14 +14,13 @@ use super::Name;
 keys! {
     /// The keys of TCP and DCTCP.
     struct TcpKeys for tcp::Config {
-        /// `"linux"`. `"classic"`: without `rack`, `prr`, `undo`, `hystart` and `quick_acks`, and
-        /// with `idle_restart = "0 s"`. Default: `"linux"`.
+        /// `"linux"`. `"classic"`: without `rack`, `prr`, `undo`, `hystart`, `quick_acks` and
+        /// `idle_restart`. Default: `"linux"`.
         profile: Profile,
-        /// tcp: `"cubic"`, `"newreno"`, or in the testbed `"bbr"`, where TCP is the kernel's.
-        /// Default: `"cubic"`.
+        /// tcp: `"cubic"`, `"newreno"`, or, with the kernel's TCP, `"bbr"`. Default: `"cubic"`.
         congestion: Congestion,
-        /// tcp with `"cubic"`: when slow start ends before a loss: `"linux"`, `"plus-plus"` (RFC
-        /// 9406; without effect below an RTT of 4 ms) or `"off"`. Default: `"linux"`.
+        /// `"cubic"`: slow start's end before a loss: `"linux"`, `"plus-plus"` (RFC 9406; no effect
+        /// below an RTT of 4 ms) or `"off"`. Default: `"linux"`.
         hystart: HyStart,
         /// First congestion window, in segments. Default: 10.
         initial_window: AtLeast<1> => initial_window_segments,
@@ -31,13 +30,11 @@ keys! {
         min_rto: AboveZero<Span> => min_rto,
         /// Longest retransmission timeout. Default: `"100 ms"`.
         max_rto: Unit<Span> => max_rto,
-        /// Segments that are acknowledged together. Default: 2.
+        /// Segments per acknowledgement. Default: 2.
         ack_every: AtLeast<1> => ack_every_segments,
-        /// Time after which one segment is acknowledged. Linux's 40 ms, with its `min_rto` of 200
-        /// ms, would here time out every odd last segment. Default: `"200 us"`.
+        /// Time after which one segment is acknowledged. Default: `"200 us"`.
         delayed_ack: Unit<Span> => delayed_ack,
-        /// Immediate acknowledgements at the beginning, and after a silence of `idle_restart`.
-        /// Default: 16.
+        /// Immediate acknowledgements at first, and after `idle_restart`. Default: 16.
         quick_acks: AtLeast<0> => quick_acks,
         /// Receive window, in bytes. Default: `"4194304 B"`.
         receive_window: Unit<Bytes>,
@@ -52,18 +49,17 @@ keys! {
         limited_transmit: bool => limited_transmit,
         /// A probe finds losses at the tail (RFC 8985). Default: true.
         tail_loss_probe: bool => tail_loss_probe,
-        /// Losses, also of retransmissions, are found by time (RFC 8985). false: by RFC 6675.
+        /// Losses, also of retransmissions, are found by time (RFC 8985); false: by RFC 6675.
         /// Default: true.
         rack: bool => rack,
-        /// The window shrinks in proportion to what arrives, after losses and marks (RFC 6937, RFC
-        /// 9937). false: at once. Default: true.
+        /// After losses and marks the window shrinks by what arrives (RFC 6937, RFC 9937); false:
+        /// at once. Default: true.
         prr: bool => prr,
-        /// Reductions after a timeout or retransmissions in vain are undone (RFC 5682, RFC 3708).
-        /// Default: true.
+        /// Reductions in vain are undone (RFC 5682, RFC 3708). Default: true.
         undo: bool => undo,
         /// The window decays when idle. Default: true.
         slow_start_after_idle: bool => slow_start_after_idle,
-        /// After this idle time, or the RTO if that is longer. Default: `"200 ms"`.
+        /// After this idle time, or a longer RTO. Default: `"200 ms"`.
         idle_restart: Unit<Span> => idle_restart,
         /// tcp: classic ECN. Default: false.
         ecn: bool => ecn,

@@ -14,28 +14,27 @@ use crate::path::Path;
 keys! {
     /// The keys of EQDS and UET. A missing key has the value of the profile.
     struct UetKeys for uet::Config {
-        /// `"uet"`: Ultra Ethernet with NSCC (a window of the sender) and RCCC (credit from the
-        /// receiver). `"uet-nscc"`, `"uet-rccc"`: one of them. `"eqds"`: EQDS. Default: `"uet"`.
+        /// `"uet"`: Ultra Ethernet with NSCC (sender's window) and RCCC (receiver's credit).
+        /// `"uet-nscc"`, `"uet-rccc"`: one of them. `"eqds"`: EQDS. Default: `"uet"`.
         profile: Profile,
         /// A full packet, from the IP header on. Default: `"1500 B"`.
         packet: AboveZero<Bytes>,
-        /// Longest idle round trip, from which NSCC's parameters follow, and except for eqds the
-        /// defaults of `window` and the timeouts. Default: of the fabric's longest path.
+        /// Longest idle round trip. Sets NSCC's parameters, and except for eqds `window` and
+        /// timeouts. Default: of the longest path.
         base_rtt: Unit<Span>,
-        /// What is sent before the first answer, and the most of unused credit and of NSCC's
-        /// window. Default: eqds: 50 packets; uet: 1.5 bandwidth-delay products, at least 8
-        /// packets.
+        /// What is sent before an answer, most unused credit, and NSCC's largest window. Default:
+        /// eqds: 50 packets; uet: 1.5 bandwidth-delay products, at least 8 packets.
         window: AboveZero<Bytes>,
-        /// NSCC's target for the time in queues. Default: 0.75 round trips; without trimming 1.
+        /// NSCC's target of queueing. Default: 0.75 round trips; without trimming 1.
         target_delay: Unit<Span> => target_delay,
         /// A trimmed packet shrinks NSCC's window. Default: false; uet-nscc: true.
         shrink_on_trim: bool => shrink_on_trim,
-        /// Packets for which a receiver gives credit at once. Default: eqds: 1; uet: 4.
+        /// Packets per credit. Default: eqds: 1; uet: 4.
         credit_packets: AtLeast<1, u16> => credit_packets,
-        /// Percentage of the receiver's link that credit may fill. Default: 99.
+        /// Percentage of the receiver's link that credit fills. Default: 99.
         pull_percent: u32 => pull_percent,
-        /// Bytes after which a receiver acknowledges. Default: 16,384; uet: at most an eighth of a
-        /// bandwidth-delay product.
+        /// Bytes per acknowledgement. Default: 16,384; uet: at most an eighth of a bandwidth-delay
+        /// product.
         ack_bytes: AboveZero<Bytes>,
         /// Shortest timeout. Default: eqds: `"100 us"`, longer below 100 Gbps; uet: 15 us and six
         /// round trips.
@@ -44,8 +43,8 @@ keys! {
         max_rto: Unit<Span> => max_rto,
         /// Packets take any path. Default: true.
         spray: bool => common.spray,
-        /// Values among which a sender chooses the path of each packet: a power of two up to 4096.
-        /// 1: one path for each message. 0: switches choose. Default: 64, or enough for all paths.
+        /// Values that choose a packet's path: a power of two up to 4096. 1: one path per message.
+        /// 0: switches choose. Default: 64, or enough for all paths.
         entropies: u16,
     }
 }

@@ -21,12 +21,11 @@ pub(crate) struct AllreduceKeys {
     workers: u32,
     /// Bytes of a vector. Default: `"4 MB"`.
     size: Unit<Bytes>,
-    /// Vectors that are added up one after the other. Default: 3.
+    /// Vectors, one after the other. Default: 3.
     steps: u32,
     /// `"f32"`, as block floating point, or `"i64"`. Default: `"f32"`.
     elements: Elements,
-    /// Time from the sums of a step until a worker has the vector of the next one. Default: `"0
-    /// s"`.
+    /// Time from a step's sums to the next vector. Default: `"0 s"`.
     compute: Unit<Span>,
 }
 

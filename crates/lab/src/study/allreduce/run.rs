@@ -11,9 +11,9 @@ use rackweave_group::reduce::vector::master::{self, Master};
 use rackweave_group::reduce::vector::node::{Aggregator, VectorNode, WorkerSide};
 use rackweave_group::reduce::vector::ring::Ring;
 use rackweave_group::reduce::vector::worker;
-use rackweave_group::system::Simulated;
 use rackweave_sim::{Attached, GroupModel, World};
 use rackweave_switch::net::Slab;
+use rackweave_switch::system::Simulated;
 use rackweave_wire::Header as WireHeader;
 
 use super::node::{AggregatedHost, Host, NodeHeader, Training, instance};

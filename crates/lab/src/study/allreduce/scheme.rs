@@ -63,10 +63,9 @@ fn read_carrier(entry: Option<&Entry>, origin: Origin) -> Result<transport::Chos
 keys! {
     /// The keys of the switch that adds up.
     struct SwitchKeys {
-        /// allreduce-switch: number of the switch that adds up. Default: 0.
+        /// allreduce-switch: the switch that adds up. Default: 0.
         at: Whole<0, 65_535, u32>,
-        /// allreduce-switch: its slots. A chunk in flight takes one for each element of 32 bits,
-        /// two for one of 64. Default: 65,536.
+        /// allreduce-switch: its slots. A chunk in flight takes one per 32 bits. Default: 65,536.
         slots: Whole<16, 16_777_216, u32>,
     }
 }
@@ -82,16 +81,15 @@ keys! {
 keys! {
     /// The keys of the chunks that an aggregator adds up.
     struct PoolKeys {
-        /// allreduce-switch, allreduce-host: chunks that a worker has in flight. Default: 64, or
-        /// more if a chunk and its sum take long; with a host 64 / n.
+        /// allreduce-switch, allreduce-host: a worker's chunks in flight. Default: 64, or more if a
+        /// chunk and its sum take long; with a host 64 / n.
         pool: Whole<1, 1_024, u16>,
         /// The same: bytes of a chunk, 8 to 1,400. Default: 1,024.
         chunk: Whole<8, { MAX_CHUNK_BYTES as u32 }, u16>,
         /// The same: shortest retransmission timeout. Default: `"200 us"`.
         min_rto: AboveZero<Span>,
-        /// The same: a timeout that does not follow the round-trip time, as SwitchML's. It is
-        /// doubled after 100 timeouts until the next step. `min_rto` is then without effect.
-        /// Default: none.
+        /// The same: a timeout instead of `min_rto` that ignores round trips, as SwitchML's. 100
+        /// timeouts double it for the step. Default: none.
         fixed_rto: AboveZero<Span>,
     }
 }
@@ -99,8 +97,7 @@ keys! {
 keys! {
     /// The keys of a ring.
     struct RingKeys {
-        /// allreduce-ring: bytes of a message. A piece of a segment goes on to the next worker as
-        /// soon as it has arrived. Default: `"64 KiB"`.
+        /// allreduce-ring: bytes of a message, which goes on as it arrives. Default: `"64 KiB"`.
         piece: AboveZero<Bytes>,
     }
 }
@@ -203,7 +200,7 @@ impl Chosen<Name> {
 /// is a window. SwitchML chooses its pool by the product of bandwidth and delay too (`docs/protocols/ordc.md#switchml`).
 fn full_pool(config: &AllreduceConfig, fabric: &Fabric) -> u16 {
     let bytes = u64::from(config.vectors.elements) * u64::from(config.vectors.format.bytes());
-    let framing = rackweave_group::app::FRAMING;
+    let framing = rackweave_core::Framing::UDP;
     let (first, others) = match config.workers.split_first() {
         Some((first, others)) if !others.is_empty() => (*first, others),
         _ => return 1,

@@ -117,7 +117,7 @@ impl AllreduceResult {
     /// Inserts each step before the other messages of a run, as its first stream. The ideal time of a step is that of a vector from one host
     /// to another.
     pub(crate) fn put_into(&self, fabric: &Fabric, run: &mut RunResult) {
-        let framing = rackweave_group::app::FRAMING;
+        let framing = rackweave_core::Framing::UDP;
         let (src, dst) = (self.workers[0], self.workers[self.workers.len() - 1]);
         let mut messages = Vec::with_capacity(self.steps());
         for step in 0..self.steps() {

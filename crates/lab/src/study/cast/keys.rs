@@ -17,31 +17,29 @@ use crate::study::{Ground, Receivers, numbers, racks, spread};
 #[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
 #[serde(deny_unknown_fields, default)]
 pub(crate) struct CastKeys {
-    /// The sending host, or a list of hosts, one for each port of the sender. What goes to everyone
-    /// leaves by all ports, what goes to one receiver by the port in its rack, or else the first.
-    /// Default: 0.
+    /// The sending host, or a list, one per port. What goes to everyone leaves by all, what goes to
+    /// one receiver by the port in its rack, or the first. Default: 0.
     sender: Hosts,
-    /// How many, from each rack in turn without the hosts of sender and controller, or a list of
-    /// hosts. In a chain the list is its order. Default: 4.
+    /// A number, from each rack in turn without sender and controller, or a list, in a chain in its
+    /// order. Default: 4.
     receivers: Receivers,
-    /// `"orca"`: the 34 files of the paper's workload (92,034,996 bytes). Or one size, or a list.
-    /// Default: `"orca"`.
+    /// `"orca"`: the paper's 34 files (92,034,996 bytes). Or sizes. Default: `"orca"`.
     files: Files,
-    /// Every size times this. The paper's workloads are 1, 2, 4, 8 and 16. Default: 1.
+    /// Factor of every size. The paper's are 1, 2, 4, 8 and 16. Default: 1.
     scale: u64,
-    /// How often the list is sent. Default: 1.
+    /// Times that the list is sent. Default: 1.
     repeat: u32,
-    /// Each file waits until all receivers have acknowledged the one before. false: they follow
-    /// each other as one stream. Default: true.
+    /// A file waits for all acknowledgements of the one before. false: all are one stream. Default:
+    /// true.
     rounds: bool,
-    /// Bytes that a process of the sender passes to the network at a time. Default: `"65507 B"`.
+    /// Bytes that the sender passes to the network at a time. Default: `"65507 B"`.
     buffer: Unit<Bytes>,
-    /// Processes of the sender that share the receivers. Orca uses one. Default: 1.
+    /// Sender's processes, which share the receivers. Orca uses one. Default: 1.
     processes: u32,
-    /// Table: what passing on a file and its buffers costs. Default: nothing.
+    /// Table: what sending costs. Default: nothing.
     cpu: CpuKeys,
-    /// Table: the tables of Orca's controller and agents are also built and measured, on a fabric
-    /// of their own. Default: none.
+    /// Table: tables of Orca's control plane are built and measured too, on another fabric.
+    /// Default: none.
     #[serde(skip_serializing_if = "Option::is_none")]
     plane: Option<PlaneKeys>,
 }
@@ -62,7 +60,7 @@ struct PlaneKeys {
     members: (u32, u32),
     /// Members in one rack. Default: 1.
     together: u32,
-    /// Joins and leaves that are carried out. Default: 1000.
+    /// Joins and leaves. Default: 1000.
     changes: u32,
 }
 
@@ -122,11 +120,11 @@ impl PlaneKeys {
 #[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
 #[serde(deny_unknown_fields, default)]
 struct CpuKeys {
-    /// Time that each process needs before the first buffer of a file. Default: `"0 s"`.
+    /// Time before a file's first buffer. Default: `"0 s"`.
     per_file: Unit<Span>,
     /// Time for each buffer. Default: `"0 s"`.
     per_buffer: Unit<Span>,
-    /// Rate at which bytes are copied. Default: no limit.
+    /// Rate of copying bytes. Default: no limit.
     #[serde(skip_serializing_if = "Option::is_none")]
     copy_rate: Option<Unit<Rate>>,
 }

@@ -11,8 +11,8 @@ use rackweave_group::orca::flow::{FlowConfig, Placement, ReceiverEvent, SenderEv
 use rackweave_group::orca::host::{Event, Host, HostConfig, Spread, Tor};
 use rackweave_group::orca::label::Layout;
 use rackweave_group::orca::switch::Program;
-use rackweave_group::system::Simulated;
 use rackweave_sim::Attached;
+use rackweave_switch::system::Simulated;
 use rackweave_wire::Header as WireHeader;
 use rackweave_wire::orca::{Header, Reason, Session};
 

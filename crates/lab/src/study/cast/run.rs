@@ -2,8 +2,8 @@
 
 use std::fmt::Debug;
 
-use rackweave_core::{HostId, Mixed, SwitchProgram, Time};
-use rackweave_group::app::{Collector, CollectorConfig, FRAMING, Receiver, Sender, SenderConfig};
+use rackweave_core::{Framing, HostId, Mixed, SwitchProgram, Time};
+use rackweave_group::app::{Collector, CollectorConfig, Receiver, Sender, SenderConfig};
 use rackweave_group::baseline::unicast::MAX_DATAGRAM;
 use rackweave_group::baseline::{Client, streams, unicast};
 use rackweave_group::orca::scale;
@@ -136,7 +136,7 @@ impl CastConfig {
 impl CastResult {
     /// Inserts the casts before the other messages of a run, as its first stream.
     pub(crate) fn put_into(&self, fabric: &Fabric, run: &mut RunResult) {
-        let ideal = |src, dst, bytes| fabric.ideal(src, dst, bytes, FRAMING);
+        let ideal = |src, dst, bytes| fabric.ideal(src, dst, bytes, Framing::UDP);
         let casts = self.app.messages(ideal);
         let whole = casts.iter().filter(|cast| matches!(cast.outcome, Outcome::Completed(_)));
         run.delivered_bytes.insert(0, whole.map(|cast| cast.bytes).sum());

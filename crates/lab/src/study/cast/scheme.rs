@@ -61,17 +61,17 @@ enum SpreadName {
 keys! {
     /// Orca's keys. A missing key has the default of the flow or of the host.
     struct OrcaKeys for OrcaScheme {
-        /// Where copies are made. `"labels"`: by switches, according to labels. `"relay"`: by
-        /// agents, of a sender with one port. `"multicast"`: by switches, to all hosts.
-        /// `"unicast"`: by the sender. Default: `"labels"`.
+        /// Where copies are made: `"labels"`: by switches. `"relay"`: by agents, with one sender
+        /// port. `"multicast"`: by switches, to all hosts. `"unicast"`: by the sender. Default:
+        /// `"labels"`.
         spread: SpreadName,
         /// Bytes of a full packet, 64 B to 1440 B. Default: `"1440 B"`.
         payload: Unit<Bytes>,
-        /// Most bytes sent and not held by all receivers. Default: 8 MiB.
+        /// Most bytes sent that a receiver lacks. Default: 8 MiB.
         window: Unit<Bytes> => window,
         /// Interval of agents' pings, at most half of `timeout`. Default: a fifth of `timeout`.
         heartbeat: Unit<Span>,
-        /// Silence after which an active agent is replaced: the paper's T. Default: `"5 ms"`.
+        /// T: silence after which an active agent is replaced. Default: `"5 ms"`.
         timeout: Unit<Span>,
         /// With labels: the controller's host. Default: the last one.
         controller: u32,
@@ -79,10 +79,9 @@ keys! {
         patience: Unit<Span> => patience,
         /// Maximum sending rate. Default: no limit.
         max_rate: AboveZero<Rate> => max_rate,
-        /// Interval at which agents forward reports. Default: `"100 us"`.
+        /// Interval of agents' reports. Default: `"100 us"`.
         status_interval: AboveZero<Span> => status_interval,
-        /// Packets per parity block, up to 64. Losses are repaired by parity where that is
-        /// cheapest. 0: no parity. Default: 64.
+        /// Packets per parity block, up to 64. 0: no parity. Default: 64.
         // The value 0 disables parity.
         fec_block: AtMost<{ MAX_CELLS as u32 }, u8> => fec_block,
     }
@@ -91,7 +90,7 @@ keys! {
 keys! {
     /// The keys of the scheme with a UDP socket for each receiver.
     struct UnicastKeys {
-        /// Bytes that wait in a socket before it blocks its process. Default: 212,992 bytes.
+        /// `cast-unicast`: bytes of a socket's buffer. Default: 212,992.
         socket: AboveZero<Bytes>,
     }
 }
@@ -99,10 +98,9 @@ keys! {
 keys! {
     /// The keys of the schemes over connections, in addition to TCP's.
     struct StreamKeys {
-        /// Bytes that wait in a socket before it blocks its process. Default: 4 MiB.
+        /// `cast-tcp`, `cast-chain`: the same. Default: 4 MiB.
         socket: AboveZero<Bytes>,
-        /// cast-chain: bytes that a receiver forwards at a time, and the rest of a file. Default:
-        /// `"64 KiB"`.
+        /// cast-chain: bytes forwarded at a time. Default: `"64 KiB"`.
         chunk: AboveZero<Bytes>,
     }
 }

@@ -20,29 +20,27 @@ use crate::study::{Ground, Receivers, spread};
 pub(crate) struct ImageKeys {
     /// The server's host. Default: 0.
     server: u32,
-    /// A number of hosts, from each rack in turn, or a list of hosts. Default: 4.
+    /// A number, from each rack in turn, or a list of hosts. Default: 4.
     clients: Receivers,
-    /// Length of the image as it is sent. Default: `"100 MiB"`.
+    /// Length of the compressed image. Default: `"100 MiB"`.
     size: Unit<Bytes>,
-    /// Length of a chunk: a power of two from 64 KiB to 16 MiB. Frisbee's is 1 MiB. Default: `"1
-    /// MiB"`.
+    /// A power of two from 64 KiB to 16 MiB. Frisbee's is 1 MiB. Default: `"1 MiB"`.
     chunk_size: Unit<Bytes>,
-    /// Length of the expanded image. Each chunk has the same share of it. Default: `size`.
+    /// Length of the expanded image. Default: `size`.
     #[serde(skip_serializing_if = "Option::is_none")]
     expanded: Option<Unit<Bytes>>,
-    /// Expanded bytes that a client produces, in bits per second. Default: `"8 Gbps"`.
+    /// Rate at which a client expands, in bits per second. Default: `"8 Gbps"`.
     expand_rate: Unit<Rate>,
     /// Rate of a client's disk, in bits per second. Default: `"4 Gbps"`.
     disk_rate: Unit<Rate>,
-    /// Expanded bytes that can wait for the disk. Expansion stops when it is full. Default: `"64
-    /// MiB"`.
+    /// Expanded bytes that can wait for the disk. Default: `"64 MiB"`.
     write_buffer: Unit<Bytes>,
-    /// Number of groups in which clients start. Default: 1.
+    /// Groups in which clients start. Default: 1.
     groups: u32,
-    /// Time between the starts of two groups. `"0 s"` starts all at once.
+    /// Time between groups. `"0 s"` starts all at once.
     #[serde(skip_serializing_if = "Option::is_none")]
     interval: Option<Unit<Span>>,
-    /// Instead of groups: each client starts at a random time within this one.
+    /// Instead of groups: clients start at random within this time.
     #[serde(skip_serializing_if = "Option::is_none")]
     spread: Option<Unit<Span>>,
 }

@@ -8,10 +8,10 @@ use rackweave_group::imaging::multicast::{self, Multicast};
 use rackweave_group::imaging::node::{FrisbeeNode, Machine};
 use rackweave_group::imaging::p2p::node::{Carrier, P2pNode};
 use rackweave_group::imaging::{p2p, switch};
-use rackweave_group::system::Simulated;
 use rackweave_sim::fluid;
 use rackweave_sim::{Attached, GroupModel, World};
 use rackweave_switch::net::{HasPayload, Slab};
+use rackweave_switch::system::Simulated;
 use rackweave_wire::Header as WireHeader;
 use rackweave_wire::pcapng::Framed;
 
@@ -92,7 +92,7 @@ fn p2p(context: &RunContext<'_>, scheme: &P2pScheme) -> Result<Done, StudyError>
     };
     let fluid = matches!(scheme.carrier, Carrier::Fluid).then_some(fluid::Config {
         interval: scheme.fluid_interval,
-        framing: rackweave_group::app::FRAMING,
+        framing: rackweave_core::Framing::UDP,
         host_rate: None,
     });
     on_world(context, nodes, program, counts, |world| {

@@ -65,29 +65,28 @@ impl From<OrderName> for Order {
 keys! {
     /// Frisbee's keys. A missing key has the default of the authors' code.
     struct FrisbeeKeys for ClientConfig {
-        /// Chunks that a client can hold until they are expanded. Default: 64.
+        /// Chunks that a client holds before expansion. Default: 64.
         buffers: Whole<1, 65_534, u16> => buffers,
         /// Chunks that it requests ahead. Default: 2.
         read_ahead: Whole<1, 65_534, u16> => read_ahead,
-        /// Incomplete chunks beyond which it requests no others. Default: 8.
+        /// Most incomplete chunks with which it requests more. Default: 8.
         in_progress: Whole<1, 65_534, u16> => in_progress,
-        /// How long it waits for a packet. Default: `"30 ms"`.
+        /// Time that it waits for a packet. Default: `"30 ms"`.
         receive_timeout: AboveZero<Span> => receive_timeout,
-        /// Such times in succession that make it idle, so that it requests again. Default: 3.
+        /// Such times in succession before it requests again. Default: 3.
         idle_timeouts: Whole<1, 1_000, u32> => idle_timeouts,
-        /// Time between two requests for a chunk, its own or another client's. `"0 s"` disables the
-        /// rule. Default: `"1 s"`.
+        /// Time between two requests for a chunk, of any client. `"0 s"`: none. Default: `"1 s"`.
         // Zero disables the rule.
         redo_delay: Unit<Span> => redo_delay,
-        /// It takes note of the requests of others. Default: true.
+        /// It notes the requests of others. Default: true.
         snoop: bool => snoop,
-        /// Order of requests: `"random"` or `"in-order"`. Default: `"random"`.
+        /// `"random"` or `"in-order"`. Default: `"random"`.
         order: OrderName => order,
-        /// Rate of the server's blocks on the link, headers included. Sets `gap`.
+        /// Rate of the server on the link. Sets `gap`.
         rate: AboveZero<Rate>,
         /// Blocks of a burst. Default: 16.
         burst: Whole<1, 65_536, u32>,
-        /// Time from one burst to the next. `"0 s"` disables pacing. Default: `"2 ms"`.
+        /// Time between bursts. `"0 s"`: no pacing. Default: `"2 ms"`.
         // Zero disables pacing.
         gap: Unit<Span>,
         /// Bursts shrink after loss. Default: false.
@@ -132,27 +131,25 @@ enum RequestOrder {
 keys! {
     /// SWP2P's keys: who redirects requests, and to whom.
     struct Swp2pKeys for directory::Config {
-        /// Who redirects requests: `"switch"`, or `"server"` without any switch's help. Default:
-        /// `"switch"`.
+        /// Who redirects requests: `"switch"` or `"server"`. Default: `"switch"`.
         assist: Assist,
-        /// Which holder is chosen: `"round-robin"` as in the slides, or `"least-loaded"`. Default:
+        /// Holder that is chosen: `"round-robin"`, as in the slides, or `"least-loaded"`. Default:
         /// `"least-loaded"`.
         policy: PolicyName => policy,
-        /// Leaf-spine: holders in the requester's rack are preferred. false needs `assist =
-        /// "server"`. Default: true.
+        /// Leaf-spine: holders in the rack are preferred. false needs `assist = "server"`. Default:
+        /// true.
         prefer_rack: bool,
-        /// Clients that wait for the chunk and may follow one another before one that has it. 0 as
-        /// in the slides. Default: 2.
+        /// Waiting clients that may follow one another before a holder. The slides' is 0. Default:
+        /// 2.
         // Zero is the paper's rule: only clients that have reported a chunk serve it.
         pending: AtMost<16, u8> => pending,
-        /// How long a client that has written the image stays and serves. Default: `"0 s"`, which
-        /// is Rackweave's inference.
+        /// Time that a finished client still serves. Default: `"0 s"`, which is Rackweave's
+        /// inference.
         linger: Unit<Span>,
-        /// Control packets that a switch's processor handles in a second. 0: the program is in the
-        /// data plane. Default: 0.
+        /// Control packets that a switch handles. 0: no limit. Default: 0.
         // Zero if the program runs in the switch's data plane.
         switch_requests_per_second: AtMost<1_000_000_000, u32>,
-        /// Packets that wait for the processor. More are dropped. Default: 1000.
+        /// Most that wait for it. Default: 1000.
         switch_queue: AtMost<1_000_000, u32>,
     }
 }
@@ -168,31 +165,29 @@ enum CarrierName {
 keys! {
     /// The keys of the schemes whose clients request chunks, in addition to TCP's.
     struct RequestKeys for p2p::client::Config {
-        /// Order of requests. `"paper"`: round the image, from a start by client. `"windows"`: the
-        /// same within one window after the other. `"random"`. `"in-order"`. Default: `"windows"`.
+        /// `"paper"`: round the image, from a start by client. `"windows"`: so in one window after
+        /// the other. `"random"`. `"in-order"`. Default: `"windows"`.
         order: RequestOrder,
         /// Chunks of a window. Default: 32.
         window: Whole<1, 65_535, u32>,
-        /// Most consecutive chunks that one request names. Default: 1.
+        /// Most consecutive chunks of a request. Default: 1.
         batch: Whole<1, 4_096, u16> => batch,
-        /// Chunks that a client has on request. Default: 16.
+        /// A client's outstanding chunks. Default: 16.
         outstanding: Whole<1, 4_096, u16> => outstanding,
-        /// A client reports what it has after this many chunks. Default: 1.
+        /// Chunks after which a client reports. Default: 1.
         report_every: Whole<1, 65_535, u16> => report_every,
-        /// It also reports after this time. Default: `"100 ms"`.
+        /// Time after which it reports, too. Default: `"100 ms"`.
         report_interval: AboveZero<Span> => report_interval,
-        /// A chunk is requested again after this time at the earliest. Frisbee's is 1 s. Default:
-        /// `"250 ms"`.
+        /// Least time between requests for a chunk. Frisbee's is 1 s. Default: `"250 ms"`.
         retry: AboveZero<Span> => retry,
         /// Chunks that a host sends at a time. 0: no limit. Default: 8.
         // Zero for no limit, as with a sender thread for each peer.
         uploads: AtMost<65_535, u16> => serve.uploads,
-        /// Chunks that the server sends at a time. Default: `uploads`.
+        /// The same of the server. Default: `uploads`.
         server_uploads: AtMost<65_535, u16>,
         /// What carries chunks: `"tcp"` or `"fluid"`. Default: `"tcp"`.
         carrier: CarrierName,
-        /// With `"fluid"`: rates are computed at most once in this time. `"0 s"`: whenever a flow
-        /// starts or ends. Default: `"0 s"`.
+        /// With `"fluid"`: least time between computations of rates. Default: `"0 s"`.
         fluid_interval: Unit<Span>,
     }
 }

@@ -169,7 +169,7 @@ pub struct ImageResult {
 impl ImageResult {
     /// Inserts the image for each client before the other messages of a run, as its first stream.
     pub(crate) fn put_into(&self, config: &ImageConfig, fabric: &Fabric, run: &mut RunResult) {
-        let framing = rackweave_group::app::FRAMING;
+        let framing = rackweave_core::Framing::UDP;
         let bytes = config.image.bytes();
         let message = |((host, start), client): (&(HostId, Time), &ClientReport)| MessageRecord {
             stream: 0,

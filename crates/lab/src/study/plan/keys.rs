@@ -22,14 +22,13 @@ use crate::study::reduce::planned_fabric;
 #[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
 #[serde(deny_unknown_fields, default)]
 pub(crate) struct PlanKeys {
-    /// Number of instances. Instance *i* has seed `seed` + *i*. Default: 200.
+    /// Instances; number *i* has seed `seed` + *i*. Default: 200.
     instances: u32,
     /// Least and most periods of an instance. Default: `[4, 12]`.
     periods: [u32; 2],
-    /// Groups of servers, each of which shuffles, uploads, broadcasts or computes in a period.
-    /// Default: 3.
+    /// Groups of servers. Default: 3.
     groups: u32,
-    /// Delays of a change, one of which an instance has. Default: 0, 1, 5, 10, 25, 100 ms.
+    /// Delays of a change, one per instance. Default: 0, 1, 5, 10, 25, 100 ms.
     delays: Vec<Unit<Span>>,
     /// ToRs that aggregate. Default: `[0]`.
     programmable: Vec<u32>,

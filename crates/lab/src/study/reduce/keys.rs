@@ -22,52 +22,49 @@ pub(crate) struct ReduceKeys {
     jobs: u32,
     /// Workers of a job, at most 64. Default: 3.
     workers: u32,
-    /// Most workers of a job at a host. Default: 1.
+    /// Most workers of a job per host. Default: 1.
     per_host: u32,
-    /// `"random"`. `"worker-localized"`: the workers on as few hosts as possible, the master on
+    /// `"random"`. `"worker-localized"`: workers on as few hosts as possible, the master on
     /// another. `"cluster-localized"`: with the master. Default: `"random"`.
     placement: Placement,
     /// Lists of hosts: job *i* runs on group *i* modulo their number. Default: all hosts.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     groups: Vec<Vec<u32>>,
-    /// Hosts: job *i* has master *i* modulo their number. For `placement = "random"`. Default:
+    /// Hosts: job *i* has master *i* modulo their number. Needs `placement = "random"`. Default:
     /// chosen with the workers.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     masters: Vec<u32>,
-    /// Time between the starts of two jobs. Default: `"0 s"`.
+    /// Time between starts of jobs. Default: `"0 s"`.
     interval: Unit<Span>,
-    /// Least length of a job's data. Lengths are uniform up to `largest`. Default: `"50 MB"`.
+    /// Least length of a job's data, uniform up to `largest`. Default: `"50 MB"`.
     size: Unit<Bytes>,
-    /// Largest length of a job's data. Default: `size`.
+    /// Largest length. Default: `size`.
     #[serde(skip_serializing_if = "Option::is_none")]
     largest: Option<Unit<Bytes>>,
     /// `"scatter"`: each worker gets its part. `"broadcast"`: each gets all data. `"local"`: they
     /// are there. Default: `"scatter"`.
     map: MapName,
-    /// Costs of computing, unless the next four keys set them: `"native"`, a compiled program, or
-    /// `"hadoop"`. Default: `"native"`.
+    /// Profile of the next four keys: `"native"`, a compiled program, or `"hadoop"`. Default:
+    /// `"native"`.
     costs: CostsName,
-    /// Time of map and local shuffle for each MiB of a worker's part. Default: native: `"10 ms"`;
-    /// hadoop: `"210 ms"`.
+    /// Time of map and shuffle per MiB of a worker's part. Default: native: `"10 ms"`; hadoop:
+    /// `"210 ms"`.
     #[serde(skip_serializing_if = "Option::is_none")]
     map_cost: Option<Unit<Span>>,
-    /// Time for each pair that reaches the master. Default: native: `"100 ns"`; hadoop: `"94 ns"`.
+    /// Time per pair at the master. Default: native: `"100 ns"`; hadoop: `"94 ns"`.
     #[serde(skip_serializing_if = "Option::is_none")]
     reduce_cost: Option<Unit<Span>>,
-    /// Time for each distinct word of the result, which the master writes. Default: native: `"0
-    /// s"`; hadoop: `"3.9 us"`.
+    /// Time per distinct word of the result. Default: native: `"0 s"`; hadoop: `"3.9 us"`.
     #[serde(skip_serializing_if = "Option::is_none")]
     word_cost: Option<Unit<Span>>,
-    /// Time until a map or reduce task begins to work. Default: native: `"0 s"`; hadoop: `"1 s"`.
+    /// Time until a task begins to work. Default: native: `"0 s"`; hadoop: `"1 s"`.
     #[serde(skip_serializing_if = "Option::is_none")]
     task_start: Option<Unit<Span>>,
-    /// Map and reduce tasks that a host computes at a time. Others wait in order. 0: any number.
-    /// Default: 0.
+    /// Tasks that a host computes at a time. 0: any number. Default: 0.
     tasks: u32,
-    /// Workers add up their own pairs before they send them. Default: true.
+    /// Workers add up their own pairs first. Default: true.
     combiner: bool,
-    /// List of times at which the completed jobs are counted (`marks` in `summary.json`). Default:
-    /// none.
+    /// Times at which completed jobs are counted. Default: none.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     marks: Vec<Unit<Span>>,
 }

@@ -7,9 +7,9 @@ use rackweave_core::{DropReason, Mixed};
 use rackweave_group::reduce::job::{JobNode, NodeHeader};
 use rackweave_group::reduce::switch::{self, Program};
 use rackweave_group::reduce::system::NoSwitch;
-use rackweave_group::system::Simulated;
 use rackweave_sim::{Attached, GroupModel, World};
 use rackweave_switch::net::Slab;
+use rackweave_switch::system::Simulated;
 use rackweave_wire::Header as WireHeader;
 
 use super::ReduceConfig;

@@ -74,20 +74,20 @@ enum OccasionName {
 keys! {
     /// The keys of the switch that adds up.
     struct SwitchKeys {
-        /// Number of the switch that adds up. Default: 0.
+        /// The switch that adds up. Default: 0.
         at: Whole<0, 65_535, u32>,
-        /// Its slots for sums, shared by all jobs. A job that finds no room is added up by its
-        /// master. Default: 65,536.
+        /// Its slots, shared by all jobs. A job without room is added up by its master. Default:
+        /// 65,536.
         slots: Whole<16, 16_777_216, u32>,
         /// Slots of a bucket. Default: 8.
         ways: Whole<1, 64, u8>,
-        /// 2: the sums of an epoch are fetched while the next one is sent, each with half of the
-        /// slots. 1: not. Default: 2.
+        /// 2: sums of an epoch are fetched while the next is sent, each in half of the slots. 1:
+        /// not. Default: 2.
         copies: Whole<1, 2, u8>,
-        /// Distinct keys of an epoch for 100 slots of a copy. Sets the number of epochs. Default:
+        /// Distinct keys of an epoch per 100 slots of a copy. Sets the number of epochs. Default:
         /// 50.
         load: Whole<1, 100, u8>,
-        /// Instead of `load`: number of epochs. 1 is first come, first served.
+        /// Instead of `load`. 1 is first come, first served.
         epochs: Whole<1, 65_535, u16>,
         /// `"exact"`, or `"counter"`: P4-ORDC's published rule, which loses words and needs
         /// `combiner`. Default: `"exact"`.
@@ -98,19 +98,18 @@ keys! {
 keys! {
     /// The keys of the upload, in addition to those of the TCP that carries the data to the workers.
     struct UploadKeys {
-        /// Order of the pairs of an epoch: `"hash"`, `"first-seen"` or `"hot-first"`. Default:
-        /// `"hash"`.
+        /// Pairs of an epoch: `"hash"`, `"first-seen"` or `"hot-first"`. Default: `"hash"`.
         order: OrderName,
-        /// Packets of a worker that may be unacknowledged. Default: 256.
+        /// Most unacknowledged packets of a worker. Default: 256.
         packets: Whole<1, 1_024, u16>,
-        /// `"none"`. `"plan"`: the control plane gives the switch to one upload after the other.
-        /// With an OCS it moves circuits for what jobs transfer, unless a move takes longer than it
-        /// saves; uploads begin when circuits are up. Default: `"none"`.
+        /// `"none"`. `"plan"`: the control plane gives the switch to one upload at a time. It moves
+        /// an OCS's circuits, unless that takes longer than it saves, before uploads begin.
+        /// Default: `"none"`.
         schedule: ScheduleName,
-        /// How often the control plane looks at the jobs and acts. Default: `"1 ms"`.
+        /// Interval at which the control plane acts. Default: `"1 ms"`.
         control_interval: AboveZero<Span>,
-        /// With `schedule = "plan"`, when circuits are planned. `"phases"`: whenever a job begins
-        /// or ends to transfer or upload. `"uploads"`: when uploads begin. Default: `"phases"`.
+        /// With `"plan"`: when a job begins or ends to transfer or upload (`"phases"`), or when
+        /// uploads begin (`"uploads"`). Default: `"phases"`.
         plan_at: OccasionName,
     }
 }

@@ -54,7 +54,7 @@ impl ReduceResult {
     /// Inserts each job before the other messages of a run, as its first stream. The ideal time of a job is that of its data to one
     /// host.
     pub(crate) fn put_into(&self, fabric: &Fabric, run: &mut RunResult) {
-        let framing = rackweave_group::app::FRAMING;
+        let framing = rackweave_core::Framing::UDP;
         let message = |(job, record): &(Job, Record)| {
             let dst = job.workers.iter().copied().find(|worker| *worker != job.master);
             let dst = dst.unwrap_or(job.master);

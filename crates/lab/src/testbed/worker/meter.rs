@@ -2,9 +2,24 @@
 
 use rackweave_core::Time;
 use rackweave_linux::Clock;
+use rackweave_reduce::Net;
 
 use super::{process_cpu_s, sleeps};
 use crate::testbed::protocol::HostWork;
+
+/// The system calls of a host's socket that have sent packets, and those that have received some.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Calls {
+    pub(super) sent: u64,
+    pub(super) received: u64,
+}
+
+impl Calls {
+    pub(super) const fn of(net: &Net) -> Self {
+        let driver = net.driver();
+        Self { sent: driver.stats().send_calls, received: driver.receive_batches() }
+    }
+}
 
 /// Measures the work of a process from its first packet to the end of its last upload. Before that a worker draws its text, and after it a
 /// master compares the result with the text: neither is a cost of pairs.
@@ -48,14 +63,9 @@ impl UploadMeter {
         self.counts.received_pairs += u64::from(pairs);
     }
 
-    /// Counts a system call that has received packets.
-    pub(super) const fn received_batch(&mut self) {
-        self.counts.receive_batches += 1;
-    }
-
-    /// An upload has ended: what follows counts if another one does. `send_calls` is the number of system calls that have sent packets.
-    pub(super) fn end(&mut self, clock: Clock, send_calls: u64) {
-        self.ended = self.now(clock, send_calls).or(self.ended);
+    /// An upload has ended: what follows counts if another one does.
+    pub(super) fn end(&mut self, clock: Clock, calls: Calls) {
+        self.ended = self.now(clock, calls).or(self.ended);
     }
 
     /// Runs something whose processor time is no part of the work.
@@ -67,18 +77,19 @@ impl UploadMeter {
     }
 
     /// Returns the work until the end of the last upload, or until now if none has ended.
-    pub(super) fn work(&self, clock: Clock, send_calls: u64) -> HostWork {
-        self.ended.or_else(|| self.now(clock, send_calls)).unwrap_or_default()
+    pub(super) fn work(&self, clock: Clock, calls: Calls) -> HostWork {
+        self.ended.or_else(|| self.now(clock, calls)).unwrap_or_default()
     }
 
     /// Returns the work until now; `None` before the first packet.
-    fn now(&self, clock: Clock, send_calls: u64) -> Option<HostWork> {
+    fn now(&self, clock: Clock, calls: Calls) -> Option<HostWork> {
         let (at, cpu_s, slept) = self.began?;
         Some(HostWork {
             seconds: clock.now().since(at).as_secs_f64(),
             cpu_s: (self.cpu_s)() - cpu_s - self.excluded_s,
             sleeps: sleeps().saturating_sub(slept),
-            send_calls,
+            send_calls: calls.sent,
+            receive_batches: calls.received,
             ..self.counts
         })
     }
@@ -98,25 +109,26 @@ mod tests {
     #[test]
     fn work_counts_from_the_first_packet_to_the_end_of_the_upload_without_what_is_excluded() {
         let clock = Clock::start();
+        let calls = |sent| Calls { sent, received: sent / 2 };
         let mut meter = UploadMeter { cpu_s: ticking, ..UploadMeter::default() };
-        assert_eq!(meter.work(clock, 7).send_calls, 0, "nothing has begun");
-        meter.end(clock, 1);
+        assert_eq!(meter.work(clock, calls(7)).send_calls, 0, "nothing has begun");
+        meter.end(clock, calls(1));
         (0..100).for_each(|_| _ = ticking());
         meter.sent(clock, 0);
         meter.sent(clock, 64);
         meter.received(3);
-        meter.received_batch();
         meter.exclude(|| (0..100).for_each(|_| _ = ticking()));
         ticking();
-        meter.end(clock, 2);
+        meter.end(clock, calls(2));
         ticking();
         meter.sent(clock, 5);
-        let work = meter.work(clock, 9);
+        let work = meter.work(clock, calls(9));
         // Since the first packet the time was read once before what is excluded, and twice after it.
         assert!((work.cpu_s - 0.003).abs() < 1e-9, "{work:?}");
         let counts = [work.sent, work.sent_pairs, work.received, work.received_pairs];
         assert_eq!((counts, work.send_calls, work.receive_batches), ([2, 64, 1, 3], 2, 1));
-        meter.end(clock, 9);
-        assert_eq!((meter.work(clock, 10).sent, meter.work(clock, 10).send_calls), (3, 9));
+        meter.end(clock, calls(9));
+        let work = meter.work(clock, calls(10));
+        assert_eq!((work.sent, work.send_calls), (3, 9));
     }
 }

@@ -6,8 +6,8 @@ use rackweave_group::imaging::p2p::node::{Carrier, ClientConfig, NodeHeader, P2p
 use rackweave_group::imaging::p2p::{client, server};
 use rackweave_group::imaging::packet::packet;
 use rackweave_group::imaging::{Shape, switch};
-use rackweave_group::system::{Simulated, System as _};
 use rackweave_switch::net::{Edge, NetEvent, Slab};
+use rackweave_switch::system::{Simulated, System as _};
 use rackweave_switch::{Net, NetConfig};
 use rackweave_transport::{TransportConfig, tcp};
 

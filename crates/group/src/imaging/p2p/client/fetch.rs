@@ -2,10 +2,9 @@
 
 use std::collections::BTreeMap;
 
-use rackweave_core::{HostId, RttEstimator, Span, Time};
+use rackweave_core::{Bitmap, HostId, RttEstimator, Span, Time};
 
 use super::Config;
-use crate::imaging::chunks::ChunkSet;
 
 /// A chunk on request.
 #[derive(Clone, Copy, Debug)]
@@ -96,7 +95,7 @@ impl Fetch {
     pub(super) fn next(
         &mut self,
         now: Time,
-        have: &ChunkSet,
+        have: &Bitmap<u32>,
         unwritten: u32,
         config: &Config,
     ) -> Option<(u32, u16, u16)> {

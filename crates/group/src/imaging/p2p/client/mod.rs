@@ -18,17 +18,19 @@ mod reports;
 
 use std::collections::{BTreeMap, VecDeque};
 
-use rackweave_core::{HostId, Rng, Span, Time};
+use rackweave_core::{Bitmap, HostId, Rng, Span, Time};
 use rackweave_wire::frame;
-use rackweave_wire::frisbee::{Body, Chunks};
+use rackweave_wire::frisbee::{Body, Chunks, REPORT_MAP_BYTES};
 
 use self::fetch::Fetch;
 use self::reports::Reports;
 use super::serve::Serving;
 use super::{Check, ChunkOf, Outgoing, Send, Serve};
 use crate::imaging::Shape;
-use crate::imaging::chunks::ChunkSet;
 use crate::imaging::order::{Order, Position};
+
+/// The words of a set of chunks that a report has.
+const REPORT_WORDS: usize = REPORT_MAP_BYTES as usize / 8;
 
 /// How a client behaves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -221,10 +223,10 @@ pub struct Client {
     state: State,
     image: u32,
     shape: Option<Shape>,
-    have: ChunkSet,
-    written: ChunkSet,
+    have: Bitmap<u32>,
+    written: Bitmap<u32>,
     /// Chunks that are here but cannot be sent to others.
-    withheld: ChunkSet,
+    withheld: Bitmap<u32>,
     fetch: Fetch,
     reports: Reports,
     serving: Serving,
@@ -252,9 +254,9 @@ impl Client {
             state: State::Joining { since: now, next: now },
             image: 0,
             shape: None,
-            have: ChunkSet::new(0),
-            written: ChunkSet::new(0),
-            withheld: ChunkSet::new(0),
+            have: Bitmap::new(0),
+            written: Bitmap::new(0),
+            withheld: Bitmap::new(0),
             fetch: Fetch::new(&config),
             reports: Reports::default(),
             serving: Serving::new(config.serve),
@@ -270,7 +272,7 @@ impl Client {
 
     /// Returns the chunks that are here and verified.
     #[must_use]
-    pub const fn have(&self) -> &ChunkSet {
+    pub const fn have(&self) -> &Bitmap<u32> {
         &self.have
     }
 
@@ -301,11 +303,11 @@ impl Client {
 
     /// Starts fetching. `have` are the chunks that the driver has and has verified, of an earlier run; those of `written`
     /// among them need not be expanded.
-    pub fn start(&mut self, now: Time, have: &ChunkSet, written: &ChunkSet) {
+    pub fn start(&mut self, now: Time, have: &Bitmap<u32>, written: &Bitmap<u32>) {
         if self.state != State::Checking {
             return;
         }
-        for chunk in have.iter().filter(|chunk| *chunk < self.have.chunks()).collect::<Vec<_>>() {
+        for chunk in have.iter().filter(|chunk| *chunk < self.have.size()).collect::<Vec<_>>() {
             self.have.insert(chunk);
             self.reports.add(now, chunk, &self.config);
             if written.contains(chunk) {
@@ -317,7 +319,7 @@ impl Client {
         self.progress = now;
         self.state = State::Fetching;
         // Directories thereby learn of the client, and forget what it had in an earlier run and has no more.
-        self.reports.all(now, self.have.chunks());
+        self.reports.all(now, self.have.size());
         self.update(now);
     }
 
@@ -335,7 +337,7 @@ impl Client {
                 if matches!(self.state, State::Fetching | State::Writing | State::Lingering { .. })
                 {
                     self.fetch.rejoin = true;
-                    self.reports.all(now, self.have.chunks());
+                    self.reports.all(now, self.have.size());
                     self.join();
                 }
             }
@@ -359,9 +361,9 @@ impl Client {
                 return self.fail(Failure::Impossible { bytes, chunk_bytes });
             };
             (self.image, self.shape) = (image, Some(shape));
-            self.have = ChunkSet::new(shape.chunks());
-            self.written = ChunkSet::new(shape.chunks());
-            self.withheld = ChunkSet::new(shape.chunks());
+            self.have = Bitmap::new(shape.chunks());
+            self.written = Bitmap::new(shape.chunks());
+            self.withheld = Bitmap::new(shape.chunks());
             self.fetch.plan(self.config.order.of(shape.chunks(), position, &mut self.rng));
             self.state = State::Checking;
             self.events.push_back(Event::Joined { image, shape });
@@ -374,7 +376,7 @@ impl Client {
                 self.image = image;
                 self.return_all();
             }
-            self.reports.all(now, self.have.chunks());
+            self.reports.all(now, self.have.size());
             // Requests to the server were lost with its memory.
             self.fetch.all_due(now);
         }
@@ -392,7 +394,7 @@ impl Client {
         let is_serving =
             matches!(self.state, State::Fetching | State::Writing | State::Lingering { .. });
         let count = u32::from(count.min(MOST_ASKED));
-        let end = first.saturating_add(count).min(self.have.chunks());
+        let end = first.saturating_add(count).min(self.have.size());
         let is_ours = image == self.image && first < end && !matches!(self.state, State::Over);
         if !is_ours || requester == self.server || self.serving.ignores(now, requester) {
             return;
@@ -435,7 +437,7 @@ impl Client {
     pub fn chunk_received(&mut self, now: Time, from: HostId, what: ChunkOf, check: Check) {
         let chunk = what.chunk;
         let is_fetching = matches!(self.state, State::Fetching);
-        if what.image != self.image || chunk >= self.have.chunks() {
+        if what.image != self.image || chunk >= self.have.size() {
             return;
         }
         if self.have.contains(chunk) || !is_fetching {
@@ -531,7 +533,7 @@ impl Client {
 
     /// The client serves nothing: its reports are empty, and it returns all requests. It is called after the client has joined.
     pub fn withhold_all(&mut self) {
-        for chunk in 0..self.have.chunks() {
+        for chunk in 0..self.have.size() {
             self.withheld.insert(chunk);
         }
     }
@@ -644,8 +646,8 @@ impl Client {
                 }
             }
             State::Fetching if now >= self.progress.saturating_add(self.config.give_up) => {
-                let missing = self.have.chunks() - self.have.len();
-                let chunk = (0..).find(|chunk| !self.have.contains(*chunk)).unwrap_or(0);
+                let missing = self.have.size() - self.have.len();
+                let chunk = self.have.next_missing(0).unwrap_or(0);
                 return self.fail(Failure::Stalled { chunk, missing });
             }
             _ => {}
@@ -699,12 +701,12 @@ impl Client {
         match *body {
             Body::Enter { .. } => out.extend_from_slice(&self.name),
             Body::Report { window, .. } => {
-                let mut map = self.have.window(window);
-                if !self.withheld.is_empty() {
-                    let withheld = self.withheld.window(window);
-                    map.iter_mut().zip(withheld).for_each(|(have, not)| *have &= !not);
+                let word = |set: &Bitmap<u32>, at| set.words().get(at).copied().unwrap_or(0);
+                let first = (window as usize).saturating_mul(REPORT_WORDS);
+                for at in first..first.saturating_add(REPORT_WORDS) {
+                    let offered = word(&self.have, at) & !word(&self.withheld, at);
+                    out.extend_from_slice(&offered.to_le_bytes());
                 }
-                out.extend_from_slice(&map);
             }
             _ => {}
         }

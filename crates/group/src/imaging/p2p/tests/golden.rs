@@ -1,6 +1,7 @@
 //! What the slides fix: phases, redirection, the slow processor.
 
-use rackweave_core::{DropReason, Port, Verdict};
+use rackweave_core::{Bitmap, DropReason, Port, Verdict};
+use rackweave_switch::system::{SystemProgram as _, Visible as _};
 use rackweave_wire::frisbee::{Body, Chunks, Header as Message};
 
 use super::*;
@@ -8,7 +9,6 @@ use crate::imaging::directory::Policy;
 use crate::imaging::order::Order;
 use crate::imaging::packet::{Header, packet};
 use crate::imaging::switch::View;
-use crate::system::{SystemProgram as _, Visible as _};
 
 fn paper(config: &mut Setup) {
     config.directory = directory::Config {
@@ -168,7 +168,6 @@ fn chunks_are_slices_of_messages_with_their_number() {
 /// A switch that cannot make packets sends a return to another holder as it is.
 #[test]
 fn a_client_serves_the_requester_of_a_return() {
-    use crate::imaging::chunks::ChunkSet;
     use crate::imaging::p2p::{self, ChunkOf};
 
     let rng = Rng::stream(1, 0, 0, "a client");
@@ -186,7 +185,7 @@ fn a_client_serves_the_requester_of_a_return() {
         bytes: rackweave_wire::Id64::new(3 << 20),
     };
     client.handle_control(Time::from_ticks(2), SERVER, &entered);
-    let mut have = ChunkSet::new(3);
+    let mut have = Bitmap::new(3);
     have.insert(2);
     client.start(Time::from_ticks(3), &have, &have);
     while client.poll_control(Time::from_ticks(3)).is_some() {}

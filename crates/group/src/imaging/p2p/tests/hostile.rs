@@ -1,12 +1,12 @@
 //! Arbitrary messages to the machines: nothing panics, memory stays bounded, and both still do their work.
 
 use proptest::prelude::*;
+use rackweave_core::Bitmap;
 use rackweave_wire::Id64;
 use rackweave_wire::frame::ip_address;
 use rackweave_wire::frisbee::{Body, Chunks, REPORT_MAP_BYTES};
 
 use super::*;
-use crate::imaging::chunks::ChunkSet;
 use crate::imaging::p2p::client::Client;
 use crate::imaging::p2p::server::Server;
 use crate::imaging::p2p::{Check, ChunkOf, Send, Serve};
@@ -180,7 +180,7 @@ proptest! {
         let bytes = Id64::new(u64::from(CHUNKS) * 1000);
         let entered = Body::Entered { client: number, image: IMAGE, index: 0, clients: 0, chunk_bytes: 1000, bytes };
         client.handle_control(now, SERVER, &entered);
-        let mut have = ChunkSet::new(CHUNKS);
+        let mut have = Bitmap::new(CHUNKS);
         for chunk in 0..100 {
             have.insert(chunk);
         }

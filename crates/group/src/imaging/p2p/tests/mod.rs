@@ -12,6 +12,7 @@ use std::sync::Arc;
 use rackweave_core::{HostId, Packet, PayloadStore, Rate, Rng, Span, Time};
 use rackweave_switch::config::{FabricConfig, Fault, FaultKind, SwitchConfig, Topology};
 use rackweave_switch::net::{Edge, NetEvent, Slab};
+use rackweave_switch::system::{Simulated, System as _};
 use rackweave_switch::{Fabric, Net, NetConfig};
 use rackweave_transport::{TransportConfig, tcp};
 
@@ -21,7 +22,6 @@ use crate::imaging::intake::Expand;
 use crate::imaging::switch::Program;
 use crate::imaging::system::Swp2p;
 use crate::imaging::{Shape, directory, switch};
-use crate::system::{Simulated, System as _};
 
 const SERVER: HostId = HostId(0);
 const IMAGE: u32 = 3;

@@ -1,12 +1,12 @@
 //! Several switches on a path: a message that one of them has redirected is final for the others.
 
 use rackweave_core::{PayloadStore, Port, Verdict};
+use rackweave_switch::system::{SystemProgram as _, Visible as _};
 use rackweave_wire::frame::ip_address;
 use rackweave_wire::frisbee::{Body, Chunks};
 
 use super::*;
 use crate::imaging::packet::{Header, packet};
-use crate::system::{SystemProgram as _, Visible as _};
 
 /// In three racks, below one spine: the server, two clients that hold chunks, and one that wants them.
 const HOLDERS: [HostId; 2] = [HostId(1), HostId(2)];

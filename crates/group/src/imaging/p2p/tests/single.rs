@@ -1,12 +1,12 @@
 //! One client, driven by hand.
 
+use rackweave_core::Bitmap;
 use rackweave_wire::Id64;
 use rackweave_wire::frisbee::{Body, Chunks};
 
 use super::super::client::{Client, Config, Event};
 use super::super::{Check, ChunkOf, Outgoing};
 use super::*;
-use crate::imaging::chunks::ChunkSet;
 use crate::imaging::directory::Directory;
 
 const PEER: HostId = HostId(5);
@@ -36,7 +36,7 @@ fn joined_for(chunks: u32, config: Config, have: &[u32]) -> Client {
     };
     client.handle_control(Time::from_ticks(1), SERVER, &entered);
     assert!(matches!(client.poll_event(), Some(Event::Joined { image: IMAGE, .. })));
-    let mut set = ChunkSet::new(chunks);
+    let mut set = Bitmap::new(chunks);
     for chunk in have {
         set.insert(*chunk);
     }
@@ -115,6 +115,23 @@ fn a_chunk_that_cannot_be_sent_any_more_is_returned_and_withdrawn() {
     assert!(matches!(sent(&mut client, now)[..], [Body::Return { .. }]));
     client.handle_control(now, PEER, &asks(2));
     assert_eq!(client.poll_send(now).map(|send| send.what), Some(of(2)));
+}
+
+#[test]
+fn a_report_has_a_bit_for_each_chunk_of_its_window_lowest_first() {
+    let client = joined_for(8_192 + 3, Config::default(), &[0, 9, 8_191, 8_194]);
+    let map = |window| {
+        let mut map = Vec::new();
+        client.payload(&Body::Report { image: IMAGE, window }, &mut map);
+        assert_eq!(map.len(), 1_024);
+        map
+    };
+    let first = map(0);
+    assert_eq!((first[0], first[1], first[1_023]), (1, 2, 0x80));
+    assert_eq!((map(1)[0], first.iter().map(|byte| byte.count_ones()).sum::<u32>()), (4, 3));
+    for beyond in [2, u32::MAX] {
+        assert!(map(beyond).iter().all(|byte| *byte == 0));
+    }
 }
 
 #[test]

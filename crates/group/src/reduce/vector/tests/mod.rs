@@ -13,6 +13,7 @@ use rackweave_core::{
     Time, Verdict,
 };
 use rackweave_switch::net::{HasPayload, Slab};
+use rackweave_switch::system::Simulated;
 use rackweave_wire::reduce::Format;
 
 use super::layout::Layout;
@@ -23,7 +24,6 @@ use super::worker::{self, Event};
 use crate::reduce::Failure;
 use crate::reduce::packet::Header;
 use crate::reduce::switch::{self, Program};
-use crate::system::Simulated;
 
 const MASTER: HostId = HostId(0);
 const SWITCH: HostId = Destination::Switch(0).address();

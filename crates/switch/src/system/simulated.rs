@@ -1,8 +1,7 @@
-//! The contract of a group system with switches ([`System`], [`SystemProgram`]), and its programs in the simulator.
+//! Programs of a group system on packets with typed headers, as the simulator has them.
 //!
-//! The contract is defined below both worlds, in [`rackweave_switch::system`]. The user-space switch reads views from
-//! frames by [`System::parse`]; the simulator reads them from typed headers by [`Visible`]. Packets that programs make
-//! are encoded there by [`System::encode`]; here they get a typed header by [`Makeable`].
+//! The user-space switch reads views from frames by [`System::parse`], and [`System::encode`] writes the packets that programs
+//! make. Here [`Visible`] reads a view from a typed header, and [`Makeable`] gives such a packet a typed header.
 
 use core::marker::PhantomData;
 
@@ -10,9 +9,9 @@ use rackweave_core::{
     Egress, Header, Mixed, Packet, PayloadStore, Port, SwitchProgram, Time, Verdict,
 };
 
-pub use rackweave_switch::system::{
-    Either, Never, Outgoing, Parsed, Protocol, System, SystemError, SystemProgram,
-};
+use super::SystemProgram;
+#[cfg(doc)]
+use super::{Protocol, System};
 
 /// A header in which a switch program can find its view `V`.
 pub trait Visible<V>: Header {
@@ -48,15 +47,6 @@ impl<M, T: Header, G: Makeable<M>> Makeable<M> for Mixed<T, G> {
     fn make(header: M) -> (Self, u32) {
         let (header, l3_bytes) = G::make(header);
         (Self::Group(header), l3_bytes)
-    }
-}
-
-/// Orca's programs make no packets.
-impl Makeable<Never> for rackweave_wire::orca::Header {
-    const PORT: u16 = rackweave_wire::orca::PORT;
-
-    fn make(header: Never) -> (Self, u32) {
-        match header {}
     }
 }
 
