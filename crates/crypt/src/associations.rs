@@ -42,8 +42,8 @@ pub struct Sender<K> {
 pub enum Refused {
     /// It is none.
     Malformed,
-    /// Its tag is not that of this host's key.
-    Forged(Datagram),
+    /// It is of this kind, and its tag is not that of this host's key.
+    Forged(Kind),
     /// This host has no key.
     Keyless,
 }
@@ -54,9 +54,7 @@ impl Refused {
     pub const fn answer(self) -> Option<Notice> {
         match self {
             Self::Keyless => Some(Notice::NoKey),
-            Self::Forged(Datagram::Handshake(Handshake { kind: Kind::Ask, .. })) => {
-                Some(Notice::OtherKey)
-            }
+            Self::Forged(Kind::Ask) => Some(Notice::OtherKey),
             Self::Forged(_) | Self::Malformed => None,
         }
     }
@@ -67,13 +65,18 @@ impl Refused {
 ///
 /// # Errors
 /// See [`Refused`].
+#[inline] // Each packet is read by it.
 pub fn read(key: Option<&Key>, bytes: &[u8]) -> Result<Datagram, Refused> {
     let read = wire::decode(bytes).map_err(|_| Refused::Malformed)?;
-    match (key, &read) {
-        (_, Datagram::Notice(_)) | (Some(_), Datagram::Sealed(_)) => Ok(read),
-        (None, _) => Err(Refused::Keyless),
-        (Some(key), _) if !key.verify(bytes) => Err(Refused::Forged(read)),
-        (Some(_), _) => Ok(read),
+    let kind = match (&read, key) {
+        (Datagram::Notice(_), _) | (Datagram::Sealed(_), Some(_)) => return Ok(read),
+        (_, None) => return Err(Refused::Keyless),
+        (Datagram::Handshake(read), Some(_)) => read.kind,
+        (Datagram::Lost(_), Some(_)) => Kind::Lost,
+    };
+    match key.is_some_and(|key| key.verify(bytes)) {
+        true => Ok(read),
+        false => Err(Refused::Forged(kind)),
     }
 }
 

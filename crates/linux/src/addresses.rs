@@ -289,12 +289,13 @@ impl<T> AddressTable<T> {
 
     /// Forgets an address that this host does not have any more: peers are sent to from another one.
     pub fn forget_local(&mut self, local: IpAddr) {
-        for (host, peer) in &mut self.peers {
-            let is_other = self.by_path.get(&(peer.path.remote, local)) == Some(host);
-            if peer.path.local == Some(local) && !is_other {
-                peer.path.local = None;
-            }
-        }
+        let by_path = &self.by_path;
+        let sent_from = |host: &HostId, peer: &Known<T>| {
+            let is_other = by_path.get(&(peer.path.remote, local)) == Some(host);
+            peer.path.local == Some(local) && !is_other
+        };
+        let peers = self.peers.iter_mut().filter(|(host, peer)| sent_from(host, peer));
+        peers.for_each(|(_, peer)| peer.path.local = None);
     }
 }
 

@@ -24,7 +24,7 @@ use rackweave_group::orca::agent::ANY_RACK;
 use rackweave_linux::Platform;
 use rackweave_linux::sys::Path;
 use rackweave_wire::orca::{self, Body, Control, Header, TO_AGENT};
-use rackweave_wire::secure::{self as wire, Clear, Datagram, Handshake, Notice};
+use rackweave_wire::secure::{self as wire, Clear, Datagram, Handshake, Kind, Notice};
 
 use super::verify::{BlockHashes, Checked, HashRequest, KeyRequest};
 use super::{Engine, EnginePlatform};
@@ -188,7 +188,7 @@ impl<P: EnginePlatform> Engine<P> {
                 self.stats.malformed += 1;
                 match refused {
                     // A host that was started again with another key reports lost sessions by a tag of that key.
-                    Refused::Forged(Datagram::Lost(_)) => self.on_notice(known, Notice::OtherKey),
+                    Refused::Forged(Kind::Lost) => self.on_notice(known, Notice::OtherKey),
                     _ => {
                         if let Some(notice) = refused.answer() {
                             self.send_notice(from, notice);
