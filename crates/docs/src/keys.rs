@@ -62,16 +62,29 @@ pub fn read(file: &str, text: &str) -> Result<Vec<KeyTable>, (usize, String)> {
             in_macro = true;
         } else if line == "}" {
             in_macro = false;
-        } else if code.contains("deny_unknown_fields") && code.starts_with("#[") {
-            refuses_unknown = true;
+        } else if code.starts_with("#[") {
+            // rustfmt divides long attributes into lines.
+            let mut attribute = code.to_owned();
+            while !attribute.ends_with(']') {
+                let Some((_, line)) = lines.next() else { break };
+                attribute.push_str(line.trim());
+            }
+            refuses_unknown |= attribute.contains("deny_unknown_fields");
         } else if let Some(name) = struct_name(code).filter(|_| refuses_unknown || in_macro) {
             let indent = &line[..line.len() - line.trim_start().len()];
             let end = format!("{indent}}}");
             let body = lines.by_ref().take_while(|(_, line)| *line != end);
             let keys = read_keys(body.map(|(index, line)| (index + 1, line.trim())))?;
             refuses_unknown = false;
+            if keys.is_empty() {
+                return Err((index + 1, format!("the table `{name}` has no keys")));
+            }
             tables.push(KeyTable { file: file.into(), line: index + 1, name, keys });
-        } else if !code.starts_with("#[") && !code.starts_with("//") {
+        } else if !code.starts_with("//") {
+            // The declaration of a macro has no keys of its own.
+            if refuses_unknown && code.contains("struct ") && !code.contains('$') {
+                return Err((index + 1, format!("a table that is not understood: {code}")));
+            }
             refuses_unknown = false;
         }
     }
@@ -140,18 +153,23 @@ fn arguments(text: &str) -> impl Iterator<Item = (&str, &str)> {
 }
 
 /// Returns the rows of tables. `Switch trim=TrimQueues` are the keys of `Switch`, and then those of `TrimQueues` with
-/// `trim.` before them.
+/// `trim.` before them. Keys with the same doc comment share a row.
 ///
 /// # Errors
 /// A table is not there, or the name is that of several.
 pub fn render(tables: &[KeyTable], text: &str) -> Result<String, String> {
-    let mut rows = Vec::new();
+    let mut rows: Vec<[String; 3]> = Vec::new();
     for (prefix, argument) in arguments(text) {
         for key in &find(tables, argument)?.keys {
             let (meaning, default) = key.meaning_and_default();
             let dot = if prefix.is_empty() { "" } else { "." };
             let name = format!("`{prefix}{dot}{}`", key.name);
-            rows.push([name, meaning.trim_end_matches('.').to_owned(), default.to_owned()]);
+            let meaning = meaning.trim_end_matches('.');
+            match rows.iter_mut().find(|row| row[1] == meaning && row[2] == default) {
+                Some([names, ..]) if names.split(", ").any(|other| other == name) => {}
+                Some([names, ..]) => *names = format!("{names}, {name}"),
+                None => rows.push([name, meaning.to_owned(), default.to_owned()]),
+            }
         }
     }
     if rows.is_empty() {
@@ -162,10 +180,11 @@ pub fn render(tables: &[KeyTable], text: &str) -> Result<String, String> {
 
 /// Returns whether every key of a table is a table itself.
 fn encloses_only(tables: &[KeyTable], table: &KeyTable) -> bool {
-    table.keys.iter().all(|key| {
+    let is_table = |key: &Key| {
         let inner = key.kind.trim_start_matches("Option<").trim_end_matches('>');
         tables.iter().any(|table| inner.rsplit("::").next() == Some(table.name.as_str()))
-    })
+    };
+    !table.keys.is_empty() && table.keys.iter().all(is_table)
 }
 
 /// Returns the tables that no document shows. What only encloses other tables needs none.
@@ -241,7 +260,10 @@ struct Other {
     x: u8,
 }
 
-#[serde(deny_unknown_fields)]
+#[serde(
+    deny_unknown_fields,
+    default
+)]
 struct Around {
     inner: Option<a::Table>,
 }
@@ -280,6 +302,20 @@ struct Around {
     }
 
     #[test]
+    fn keys_with_the_same_comment_share_a_row() {
+        let both = [tables(), read("y.rs", &SOURCE.replace("AKeys", "BKeys")).unwrap()].concat();
+        let row = |text| render(&both, text).unwrap().lines().nth(2).unwrap().to_owned();
+        assert_eq!(
+            row("AKeys b=BKeys"),
+            "| `count`, `b.count` | How many | 3, or `b` if it is set |"
+        );
+        assert_eq!(row("AKeys BKeys"), "| `count` | How many | 3, or `b` if it is set |");
+        let other = read("y.rs", &SOURCE.replace("AKeys", "BKeys").replace("3, or", "4, or"));
+        let both = [tables(), other.unwrap()].concat();
+        assert_eq!(render(&both, "AKeys b=BKeys").unwrap().lines().count(), 5);
+    }
+
+    #[test]
     fn a_table_that_no_document_shows_is_a_problem() {
         assert_eq!(missing(&tables(), &[marker("AKeys"), marker("Table")]), []);
         let missing = missing(&tables(), &[marker("AKeys")]);
@@ -287,6 +323,14 @@ struct Around {
             missing[0].to_string(),
             "crates/lab/src/x.rs:16: no document shows the keys of `Table`"
         );
+    }
+
+    #[test]
+    fn a_table_without_keys_encloses_nothing() {
+        let of = |keys| KeyTable { file: "x.rs".into(), line: 1, name: "Empty".into(), keys };
+        assert_eq!(missing(&[of(vec![])], &[]).len(), 1);
+        let enclosing = tables().pop().unwrap();
+        assert!(encloses_only(&tables(), &enclosing));
     }
 
     #[test]
@@ -305,6 +349,8 @@ struct Around {
             ("r#in: bool,", "r#in: Vec<\n"),
             ("#[serde(skip)]", "#[serde(rename = \"d\")]"),
             ("#[serde(skip)]", "#[serde(flatten)]"),
+            ("struct Around {\n", "struct Around\n{\n"),
+            ("    inner: Option<a::Table>,\n", ""),
         ] {
             assert!(read("x.rs", &SOURCE.replace(from, to)).is_err(), "{to}");
         }

@@ -6,7 +6,9 @@
 //!   blocks and tables have no sentences; the end of a list item, a heading or a paragraph ends one.
 //! - **Dates** (`2026-11-28`, `28 November`) and **commit hashes** do not stand in documents. [`prose::DATED`] may have one
 //!   line with both, and [`prose::SOURCES`] hashes of other repositories. Code blocks are not read for them.
-//! - **Links** lead to a file and an anchor that exist, also those that code, scenarios and scripts cite.
+//! - **Idioms** for which there are simpler words (`IDIOMS` in [`prose`]) do not stand in documents.
+//! - **Links** lead to a file, an anchor or a definition that exist, and so does what code, scenarios and scripts cite. Their comments
+//!   name pages that exist, and cite sections by anchors.
 //! - **Generated blocks** equal what their generator writes, every key of a table in the code has a doc comment, and every
 //!   such table stands in a document.
 

@@ -23,13 +23,22 @@ pub fn check(files: &[SourceFile]) -> Vec<Problem> {
                 let message = dead_link(&known, &file.path, &target);
                 problems.extend(message.map(|message| file.problem(line, message)));
             }
+            problems.extend(undefined(&file.text).into_iter().map(|(line, name)| {
+                file.problem(line, format!("a link without a definition: [{name}]"))
+            }));
         }
         if OF_OTHERS.iter().any(|path| file.path.starts_with(path)) {
             continue;
         }
         for (index, text) in file.text.lines().enumerate() {
-            for citation in citations(text) {
-                let message = dead_citation(&known, &file.path, citation);
+            let comment = comment(file, text);
+            for (at, citation) in citations(text) {
+                let is_prose = comment.is_some_and(|from| at >= from);
+                let message = dead_citation(&known, &file.path, citation)
+                    .or_else(|| {
+                        dead_name(&known, citation).filter(|_| is_prose && !file.is_document())
+                    })
+                    .or_else(|| quoted_section(&text[at + citation.len()..]).filter(|_| is_prose));
                 problems.extend(message.map(|message| file.problem(index + 1, message)));
             }
         }
@@ -37,10 +46,34 @@ pub fn check(files: &[SourceFile]) -> Vec<Problem> {
     problems
 }
 
+/// Returns the text of a document without code and comments, with the lines that it had.
+fn visible(text: &str) -> String {
+    let visible: Vec<String> = lines(text).into_iter().map(|(_, line)| line).collect();
+    without_code(&visible.join("\n"))
+}
+
+/// Returns the names that links such as `[text][name]` or `[name][]` use and no line `[name]: target` defines.
+fn undefined(text: &str) -> Vec<(usize, String)> {
+    let visible = visible(text);
+    let key = |name: &str| name.split_whitespace().collect::<Vec<_>>().join(" ").to_lowercase();
+    let definition =
+        |line: &str| line.strip_prefix('[')?.split_once("]: ").map(|(name, _)| key(name));
+    let defined: Vec<String> = visible.lines().filter_map(definition).collect();
+    let mut found = Vec::new();
+    for (at, _) in visible.match_indices("][") {
+        let name = visible[at + 2..].split(']').next().unwrap_or("");
+        let own = visible[..at].rsplit('[').next().unwrap_or("");
+        let name = if name.is_empty() { own } else { name };
+        if !defined.contains(&key(name)) {
+            found.push((visible[..at].matches('\n').count() + 1, name.to_owned()));
+        }
+    }
+    found
+}
+
 /// Returns the targets of a document's links and images, with their lines.
 fn links(text: &str) -> Vec<(usize, String)> {
-    let visible: Vec<String> = lines(text).into_iter().map(|(_, line)| line).collect();
-    let visible = without_code(&visible.join("\n"));
+    let visible = visible(text);
     let line_of = |at: usize| visible[..at].matches('\n').count() + 1;
     let mut found = Vec::new();
     for (at, _) in visible.match_indices("](") {
@@ -99,8 +132,24 @@ fn resolve(from: &str, path: &str) -> Option<String> {
     Some(parts.join("/"))
 }
 
-/// Returns what a line cites of documents, as in `docs/sources.md#polo`.
-fn citations(line: &str) -> Vec<&str> {
+/// Returns where the prose of a line begins: a document is prose, and of other files their comments are.
+fn comment(file: &SourceFile, line: &str) -> Option<usize> {
+    let code = line.trim_start();
+    let start = line.len() - code.len();
+    if file.is_document() {
+        return Some(0);
+    }
+    let ending = file.path.rsplit(['.', '/']).next().unwrap_or("");
+    if !["rs", "c", "h", "java", "proto"].contains(&ending) {
+        return line.find('#');
+    }
+    let is_text = |at: &usize| line[..*at].ends_with(':');
+    let marks = line.match_indices("//").map(|(at, _)| at).find(|at| !is_text(at));
+    if code.starts_with('*') { Some(start) } else { marks }
+}
+
+/// Returns what a line cites of documents, as in `docs/sources.md#polo`, and where.
+fn citations(line: &str) -> Vec<(usize, &str)> {
     let is_path = |c: char| c.is_ascii_alphanumeric() || ['_', '.', '/', '-'].contains(&c);
     let mut found = Vec::new();
     for (at, ending) in line.match_indices(".md") {
@@ -119,7 +168,7 @@ fn citations(line: &str) -> Vec<&str> {
             1 + rest.find(|c| !is_anchor(c)).unwrap_or(rest.len())
         });
         let anchor = if anchor == 1 { 0 } else { anchor };
-        found.push(&line[start..end + anchor]);
+        found.push((start, &line[start..end + anchor]));
     }
     found
 }
@@ -140,6 +189,27 @@ fn dead_citation(known: &Known<'_>, from: &str, citation: &str) -> Option<String
         Some(anchors) => dead_anchor(anchors.as_deref(), anchor, citation),
         None => Some(format!("cites what is not there: {citation}")),
     }
+}
+
+/// A page that is cited by its name only, such as `cast.md`, is somewhere in the repository.
+fn dead_name(known: &Known<'_>, citation: &str) -> Option<String> {
+    let name = citation.split('#').next().unwrap_or(citation);
+    let is_it = |path: &&str| path.rsplit('/').next() == Some(name);
+    // What begins with a point is an ending or a glob.
+    if name.contains('/') || name.starts_with('.') || known.keys().any(is_it) {
+        return None;
+    }
+    Some(format!("cites what is not there: {citation}"))
+}
+
+/// A section is cited by its anchor: nothing would find that a title in quotation marks has gone.
+fn quoted_section(after: &str) -> Option<String> {
+    let after = after.strip_prefix('`').unwrap_or(after);
+    let is_quoted = [", \"", " (\""].iter().any(|start| {
+        let title = after.strip_prefix(start);
+        title.is_some_and(|title| title.starts_with(|c: char| c.is_uppercase()))
+    });
+    is_quoted.then(|| "cites a section by its title: use its anchor".into())
 }
 
 #[cfg(test)]
@@ -177,13 +247,28 @@ mod tests {
     }
 
     #[test]
+    fn a_link_by_a_name_that_nothing_defines_is_a_problem() {
+        let text =
+            "[a][One  two] [b][] [c\nd][gone] `[e][gone]` a[0]\n\n[one two]: x.md\n[B]: x.md\n";
+        let found = problems(&[("x.md", text)]);
+        assert_eq!(found, ["x.md:2: a link without a definition: [gone]"]);
+        assert_eq!(
+            problems(&[("x.md", "# X\n\n[y][]\n")])[0],
+            "x.md:3: a link without a definition: [y]"
+        );
+    }
+
+    #[test]
     fn dead_citations_of_code_scenarios_and_scripts_are_problems() {
         let cited = |path: &str, text: &str| problems(&[PAGE, (path, text)]);
         for text in [
             "// docs/ops/a.md#one-two: why",
             "include_str!(\"../../docs/ops/a.md\")",
             "https://x.org/docs/none.md#x",
-            "a file x.md",
+            "let file = \"x.md\";",
+            "let files = [\"https://x.org\", \"x.md\"];",
+            "// the page a.md, https://x.org/x.md and *.md",
+            "// docs/ops/a.md (\"two\")",
         ] {
             assert_eq!(cited("crates/x/src/lib.rs", text), [""; 0], "{text}");
         }
@@ -191,6 +276,15 @@ mod tests {
         assert_eq!(cited("crates/x.rs", "(docs/ops/a.md#one)"), [dead]);
         let gone = "scenarios/x.toml:1: cites what is not there: docs/a.md";
         assert_eq!(cited("scenarios/x.toml", "# docs/a.md"), [gone]);
+        for (path, text) in
+            [("x.rs", "let x; // see x.md"), ("x.toml", "# x.md"), ("x.c", " * x.md")]
+        {
+            let gone = format!("{path}:1: cites what is not there: x.md");
+            assert_eq!(cited(path, text), [gone]);
+        }
+        let title = "x.rs:1: cites a section by its title: use its anchor";
+        assert_eq!(cited("x.rs", "// `docs/ops/a.md`, \"One two\""), [title]);
+        assert_eq!(cited("x.rs", "// docs/ops/a.md (\"One\")"), [title]);
         let other = problems(&[PAGE, (SOURCES, "`docs/none.md` of TigerBeetle, [x](none.md)")]);
         assert_eq!(other, ["docs/sources.md:1: a dead link: none.md"]);
         let gone = ".ci/run:1: cites what is not there: ARCHITECTURE.md#x";

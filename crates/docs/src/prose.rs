@@ -21,6 +21,9 @@ pub fn check(file: &SourceFile) -> Vec<Problem> {
             problems.push(file.problem(block.line, message));
         }
     }
+    for (line, idiom) in idioms(&file.text) {
+        problems.push(file.problem(line, format!("an idiom that documents avoid: {idiom}")));
+    }
     let mut dated = usize::from(file.path == DATED);
     for (line, text) in markdown::lines(&file.text) {
         let date = date(&text).map(|date| format!("a date: {date}"));
@@ -34,6 +37,37 @@ pub fn check(file: &SourceFile) -> Vec<Problem> {
         problems.extend(found.into_iter().map(|message| file.problem(line, message)));
     }
     problems
+}
+
+/// Words in place of which there are simpler ones.
+const IDIOMS: [&str; 4] = ["beside", "of which", "those that", "anew"];
+
+/// Returns the idioms of a text with their lines; one that a line break divides belongs to the first line.
+fn idioms(text: &str) -> Vec<(usize, &'static str)> {
+    let visible: Vec<String> = markdown::lines(text).into_iter().map(|(_, line)| line).collect();
+    let visible = without_code(&visible.join("\n")).to_lowercase();
+    let words: Vec<(usize, &str)> = visible
+        .lines()
+        .enumerate()
+        .flat_map(|(index, line)| line.split_whitespace().map(move |word| (index + 1, word)))
+        .collect();
+    let is_mark = |c: char| !c.is_alphanumeric();
+    let mut found = Vec::new();
+    for (at, (line, first)) in words.iter().enumerate() {
+        let first = first.trim_start_matches(is_mark);
+        found.extend(IDIOMS.into_iter().filter_map(|idiom| {
+            // Marks may stand around the idiom, not within it.
+            let is_it = match idiom.split_once(' ') {
+                None => first.trim_end_matches(is_mark) == idiom,
+                Some((one, two)) => {
+                    let next = words.get(at + 1).map(|(_, next)| next.trim_end_matches(is_mark));
+                    first == one && next == Some(two)
+                }
+            };
+            is_it.then_some((*line, idiom))
+        }));
+    }
+    found
 }
 
 /// Returns a message for each sentence that is too long.
@@ -213,6 +247,20 @@ mod tests {
     fn a_code_span_and_the_target_of_a_link_count_as_no_more_than_they_show() {
         let text = format!("A{} `a b c d` [x](y.md \"t u v\").", " word".repeat(42));
         assert_eq!(problems("a.md", &text), [""; 0]);
+    }
+
+    #[test]
+    fn idioms_are_a_problem() {
+        for (idiom, text) in [
+            ("beside", "Beside it."),
+            ("of which", "x\n\n| a | two, of which one |\n|---|---|"),
+            ("those that", "those\nthat end"),
+            ("anew", "it begins anew,"),
+        ] {
+            let found = problems("a.md", text);
+            assert!(found.len() == 1 && found[0].ends_with(idiom), "{found:?}");
+        }
+        assert_eq!(problems("a.md", "`beside` besides cast-beside-traffic those. That"), [""; 0]);
     }
 
     #[test]

@@ -14,7 +14,7 @@ use std::collections::BinaryHeap;
 use rackweave_core::{HostId, Rng, Span};
 use rackweave_workload::{Generator, SizeDist};
 
-/// The share of a link that transports use under load: fitted to the runs of docs/benchmarks.md ("The estimate of `--explain`").
+/// The share of a link that transports use under load: fitted to the runs of the test `estimates_are_within_twice_what_runs_took`.
 const USED_SHARE: f64 = 0.95;
 /// The highest load of a queue. Near 1 the time is without bound, and depends on details that the queues do not have.
 const MAX_LOAD: f64 = 0.98;

@@ -2,7 +2,7 @@
 //!
 //! All receivers of a session have the key of its data, so that each of them can seal data for the others. Hence a receiver passes
 //! bytes to its sink only once it has their hash from the sender, in the session of the two hosts, whose keys no other host has. The
-//! stream itself is unchanged. See `docs/ops/security.md`, "Casts with a key".
+//! stream itself is unchanged. See `docs/ops/security.md#casts-with-a-key`.
 //!
 //! ```text
 //!  receiver                                                      sender

@@ -1,15 +1,14 @@
 //! The result of a job, and what was saved.
 
-use std::ffi::OsString;
-use std::fs::{File, OpenOptions, Permissions};
+use std::fs::{File, OpenOptions};
 use std::io::{self, BufWriter, Write};
-use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
+use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 
+use rackweave_disk::{self as disk, PartError, Writing};
 use rackweave_lab::report::number;
 use rackweave_reduce::lines::write_line;
 use rackweave_reduce::{Outcome, Stats};
-use tempfile::NamedTempFile;
 
 /// Where a result is written. A file is written aside and appears when it is whole.
 pub(super) enum Sink {
@@ -19,10 +18,12 @@ pub(super) enum Sink {
     File(Part),
 }
 
-/// A file that is being written under another name, and removed if it does not become whole.
+/// A file that is being written under a name that nobody has, and removed if it does not become whole.
 pub(super) struct Part {
     target: PathBuf,
-    file: NamedTempFile,
+    part: disk::Part,
+    /// The bytes that were written.
+    length: u64,
 }
 
 impl Sink {
@@ -62,11 +63,21 @@ impl Sink {
         &mut self,
         result: impl Fn(&mut dyn Write) -> io::Result<()>,
     ) -> Result<(), String> {
-        let Self::File(Part { target, file }) = self else { return Ok(()) };
-        result(file.as_file_mut())
-            .and_then(|()| file.as_file().sync_all())
-            .and_then(|()| still_named(file))
-            .map_err(|error| format!("cannot write {}: {error}", target.display()))
+        let Self::File(Part { target, part, length }) = self else { return Ok(()) };
+        let mut to = Writing(part.file(), 0);
+        let written = result(&mut to);
+        *length = to.1;
+        let prepared = written.and_then(|()| {
+            part.prepare(Some(*length), true)?;
+            // A folder that has another name now is not the one that was asked for.
+            let named = std::fs::symlink_metadata(folder_of(target).join(part.name()));
+            let named = named.map(|about| (about.dev(), about.ino()));
+            match named.is_ok_and(|named| part.file().stat().is_ok_and(|it| it.id == named)) {
+                true => Ok(()),
+                false => Err(PartError::Displaced.into()),
+            }
+        });
+        prepared.map_err(|error| format!("cannot write {}: {error}", target.display()))
     }
 
     /// Publishes a result that has been prepared.
@@ -83,26 +94,13 @@ impl Sink {
                 let written = file.and_then(|mut file| result(&mut file));
                 written.map_err(|error| format!("cannot write to {}: {error}", path.display()))
             }
-            Self::File(Part { target, file }) => {
-                let failed = |error| format!("cannot write {}: {error}", target.display());
-                file.persist(&target).map_err(|error| failed(error.error))?;
-                let folder = File::open(folder_of(&target));
-                folder.and_then(|folder| folder.sync_all()).map_err(failed)
+            Self::File(Part { target, part, length }) => {
+                let name = target.file_name().unwrap_or_default();
+                part.publish(name, true, Some(length), true)
+                    .map_err(|error| format!("cannot write {}: {error}", target.display()))
             }
         }
     }
-}
-
-/// Checks that a file has its name still, so that it can get another one.
-fn still_named(file: &NamedTempFile) -> io::Result<()> {
-    let id = |about: std::fs::Metadata| (about.dev(), about.ino());
-    let open = id(file.as_file().metadata()?);
-    let named = std::fs::symlink_metadata(file.path()).is_ok_and(|about| id(about) == open);
-    if named {
-        return Ok(());
-    }
-    let what = format!("{} or its folder was removed or renamed", file.path().display());
-    Err(io::Error::new(io::ErrorKind::NotFound, what))
 }
 
 impl Part {
@@ -111,19 +109,13 @@ impl Part {
         let Some(name) = target.file_name() else {
             return Err(format!("{} is not the name of a file", target.display()));
         };
-        let mut prefix = OsString::from(".");
-        prefix.push(name);
-        prefix.push(".");
-        // A result that is replaced keeps its mode; another one has that of the user's new files.
-        let mode = std::fs::metadata(target).map_or(0o666, |about| about.mode() & 0o777);
-        // A name that nobody has: neither another process's file nor a link can be there.
-        let file = tempfile::Builder::new()
-            .prefix(&prefix)
-            .suffix(".part")
-            .permissions(Permissions::from_mode(mode))
-            .tempfile_in(folder_of(target))
+        // A result that is replaced keeps its mode.
+        let mode = std::fs::metadata(target).map(|about| about.mode() & 0o777);
+        let part = disk::open_existing(folder_of(target))
+            .and_then(|folder| disk::Part::create(folder, name))
             .map_err(failed)?;
-        Ok(Self { target: target.to_owned(), file })
+        part.file().set_mode(mode.unwrap_or_else(|_| disk::new_mode())).map_err(failed)?;
+        Ok(Self { target: target.to_owned(), part, length: 0 })
     }
 }
 

@@ -54,12 +54,41 @@ pub struct Summary {
     pub version: String,
 }
 
+/// The results of `rackweave run`, `merge`, `testbed` and `report`. `null` stands for a number that does not exist, such as a percentile
+/// without messages. Optional keys are left out where they have no meaning.
+#[derive(Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema), schemars(title = "summary.json of Rackweave"))]
+struct Document<'a> {
+    /// The name of the scenario.
+    scenario: &'a str,
+    /// The seed of all random streams.
+    seed: u64,
+    /// The elapsed real time of the whole run, in seconds.
+    wall_s: f64,
+    /// The peak resident memory of the process, in bytes.
+    peak_rss_bytes: u64,
+    /// The finished points, in the order of the sweep.
+    points: Vec<&'a PointSummary>,
+    /// If seeds are swept: the points without their seeds, as means over seeds.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    over_seeds: Vec<PointSummary>,
+    /// Whether the user stopped the run, so that points are missing.
+    interrupted: bool,
+    /// The points in which the simulator itself failed; they are missing in `points`.
+    #[serde(skip_serializing_if = "<[_]>::is_empty")]
+    failures: &'a [PointFailure],
+    /// The version of Rackweave that made the results.
+    version: &'a str,
+}
+
 /// One point of the sweep. `slowdown`, `latency_us`, `goodput_gbps` and `by_size` are those of the measured stream;
 /// `drops` to `events` count the whole run, including the warm-up.
 #[derive(Clone, Debug, Default, Deserialize, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(default)]
 pub struct PointSummary {
     /// The swept keys and their values.
+    #[cfg_attr(test, schemars(schema_with = "schema::swept"))]
     pub set: Map<String, Value>,
     /// The name of the measured transport.
     pub transport: String,
@@ -92,6 +121,7 @@ pub struct PointSummary {
     pub cpu_s: f64,
     /// Why the run ended.
     #[serde(deserialize_with = "named_end")]
+    #[cfg_attr(test, schemars(schema_with = "schema::end"))]
     pub end: EndName,
     /// The slowdown by message size.
     pub by_size: Vec<SizeBucket>,
@@ -116,6 +146,7 @@ pub struct PointSummary {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub busiest_port: Option<BusiestPort>,
     /// The number of drops by reason; reasons without drops are left out.
+    #[cfg_attr(test, schemars(with = "std::collections::BTreeMap<String, std::num::NonZeroU64>"))]
     pub drops_by_reason: Map<String, Value>,
     /// The number of messages that the transport refused.
     pub refused: u64,
@@ -142,8 +173,10 @@ pub struct PointSummary {
 
 /// A point in which an assertion of the simulator failed.
 #[derive(Clone, Debug, Deserialize, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct PointFailure {
     /// The swept keys and their values.
+    #[cfg_attr(test, schemars(schema_with = "schema::swept"))]
     pub set: Map<String, Value>,
     /// The name of the measured transport.
     pub transport: String,
@@ -157,6 +190,7 @@ pub struct PointFailure {
 
 /// The results of a stream beside the measured one.
 #[derive(Clone, Debug, Deserialize, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct StreamSummary {
     /// Its `arrivals` in the scenario, such as "incast"; of all streams together, "all".
     #[serde(default)]
@@ -183,6 +217,7 @@ pub struct StreamSummary {
 
 /// The outcomes of messages. `started` is the sum of `completed`, `failed` and `unfinished`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct MessageCounts {
     /// The number of messages submitted in the measured time.
     pub started: u64,
@@ -198,6 +233,7 @@ pub struct MessageCounts {
 
 /// The queue lengths at the switches' ports in bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Deserialize, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct QueueBytes {
     /// The mean over time and ports.
     pub mean: f64,
@@ -211,6 +247,7 @@ pub struct QueueBytes {
 
 /// The smallest, mean and largest of several values.
 #[derive(Clone, Copy, Debug, PartialEq, Deserialize, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct Spread {
     /// The smallest of the values.
     pub min: f64,
@@ -233,6 +270,7 @@ impl Spread {
 
 /// The switch port with the longest queue, averaged over time.
 #[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct BusiestPort {
     /// The two ends of its link, as in "leaf0->h3".
     pub name: String,
@@ -265,6 +303,7 @@ impl BusiestPort {
 
 /// The errors of the smallest round trips that a transport measured, relative to those of the idle fabric.
 #[derive(Clone, Copy, Debug, PartialEq, Deserialize, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct RoundTripErrors {
     /// The number of pairs of hosts, counted per direction, with a measured round trip.
     pub pairs: u64,
@@ -536,11 +575,13 @@ pub(crate) const fn end_name(end: End) -> &'static str {
 /// The name of an [`End`]. It has a name of its own because serde would otherwise borrow it from what it reads.
 pub type EndName = &'static str;
 
+const ENDS: [End; 5] =
+    [End::AllDone, End::TimeLimit, End::Stalled, End::PacketLimit, End::Cancelled];
+
 /// Reads the name of an [`End`].
 fn named_end<'de, D: Deserializer<'de>>(deserializer: D) -> Result<EndName, D::Error> {
     let name = String::deserialize(deserializer)?;
-    let ends = [End::AllDone, End::TimeLimit, End::Stalled, End::PacketLimit, End::Cancelled];
-    let known = ends.into_iter().map(end_name).find(|known| *known == name);
+    let known = ENDS.into_iter().map(end_name).find(|known| *known == name);
     known.ok_or_else(|| serde::de::Error::custom(format_args!("no end of a run: `{name}`")))
 }
 
@@ -575,20 +616,6 @@ impl Results {
     /// Returns the contents of `summary.json`.
     #[must_use]
     pub fn to_json(&self) -> String {
-        #[derive(Serialize)]
-        struct Document<'a> {
-            scenario: &'a str,
-            seed: u64,
-            wall_s: f64,
-            peak_rss_bytes: u64,
-            points: Vec<&'a PointSummary>,
-            #[serde(skip_serializing_if = "Vec::is_empty")]
-            over_seeds: Vec<PointSummary>,
-            interrupted: bool,
-            #[serde(skip_serializing_if = "<[_]>::is_empty")]
-            failures: &'a [PointFailure],
-            version: &'a str,
-        }
         let Summary { scenario, seed, wall_s, peak_rss_bytes, interrupted, failures, version } =
             &self.summary;
         let mut text = serde_json::to_string_pretty(&Document {

@@ -15,6 +15,7 @@ pub(crate) const SEED: &str = "seed";
 /// The intervals are Student's, which takes the values of the seeds for independent and normally distributed. They say nothing of
 /// what all seeds have in common, such as a run that is too short for its longest messages.
 #[derive(Clone, Debug, Deserialize, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct SeedSpread {
     /// The seeds, in the order of the sweep.
     pub seeds: Vec<u64>,
@@ -31,6 +32,7 @@ pub struct SeedSpread {
 
 /// Half the widths of the confidence intervals of a stream beside the measured one.
 #[derive(Clone, Copy, Debug, Deserialize, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct StreamSpread {
     /// Of the mean of each seed's statistics of the slowdown.
     pub slowdown: Stats,

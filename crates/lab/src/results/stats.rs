@@ -39,6 +39,7 @@ impl Sample {
 
 /// Statistics of a distribution. Without values they are NaN (`null` in JSON).
 #[derive(Clone, Copy, Debug, PartialEq, Deserialize, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct Stats {
     /// The median (nearest rank).
     pub p50: f64,
@@ -91,6 +92,7 @@ fn rank(count: usize, p: f64) -> usize {
 
 /// The slowdown of the messages in one size bucket.
 #[derive(Clone, Copy, Debug, PartialEq, Deserialize, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct SizeBucket {
     /// The largest size in the bucket; `None` if there is no limit.
     pub up_to_bytes: Option<u64>,
@@ -228,6 +230,7 @@ pub(crate) fn cdf(values: &mut [f64]) -> Vec<(f64, f64)> {
 
 /// The lowest and highest of some times, and their mean, in microseconds. Without values they are NaN (`null` in JSON).
 #[derive(Clone, Copy, Debug, PartialEq, Deserialize, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct Range {
     /// The lowest.
     pub min: f64,

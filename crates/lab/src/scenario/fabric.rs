@@ -26,16 +26,16 @@ pub(crate) struct Fabric {
     /// single-switch: number of hosts, required. rackless: servers, by default one per port.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) hosts: Option<AtLeast<2>>,
-    /// dumbbell: hosts at the left. Required.
+    /// dumbbell: hosts at this side. Required.
     #[serde(skip_serializing_if = "Option::is_none")]
     left: Option<AtLeast<1>>,
-    /// dumbbell: hosts at the right. Required.
+    /// dumbbell: hosts at this side. Required.
     #[serde(skip_serializing_if = "Option::is_none")]
     right: Option<AtLeast<1>>,
-    /// leaf-spine: number of leaves. Required.
+    /// leaf-spine: number of leaves, and of hosts at each. Required.
     #[serde(skip_serializing_if = "Option::is_none")]
     leaves: Option<AtLeast<1>>,
-    /// leaf-spine: hosts at each leaf. Required.
+    /// leaf-spine: number of leaves, and of hosts at each. Required.
     #[serde(skip_serializing_if = "Option::is_none")]
     hosts_per_leaf: Option<AtLeast<1>>,
     /// leaf-spine: spines, with one link to each leaf. Default: by `oversubscription` and
@@ -59,10 +59,12 @@ pub(crate) struct Fabric {
     /// `[[0, 1], [0, 2]]`. Default: rackless: in order; tor-circuits: required.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) circuits: Option<Vec<Circuit>>,
-    /// Pods: time in which the OCS switches. Default: `"25 ms"`.
+    /// Pods: time in which the OCS switches, and from then until links are up. Default: `"25 ms"`;
+    /// `"0 s"`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) switching_delay: Option<Unit<Span>>,
-    /// Pods: time until links are up after that. Default: `"0 s"`.
+    /// Pods: time in which the OCS switches, and from then until links are up. Default: `"25 ms"`;
+    /// `"0 s"`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) link_delay: Option<Unit<Span>>,
     /// Pods: ports that are dark for both delays: `"moved"`, those of changed circuits, or `"all"`.
@@ -72,34 +74,37 @@ pub(crate) struct Fabric {
     /// Rate of hosts' links. Default: `"10 Gbps"`.
     #[serde(default = "default_host_link")]
     host_link: Unit<Rate>,
-    /// Rate of a link between switches; pods: of an uplink or a circuit between ToRs. Default:
-    /// leaf-spine: by `oversubscription` 1; otherwise `host_link`.
+    /// Rate between switches; pods: of an uplink or circuit; fat-tree: above the aggregation
+    /// switches, and below. Default: `host_link`, leaf-spine: by `oversubscription` 1; `core_link`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) core_link: Option<Unit<Rate>>,
-    /// fat-tree: rate below the aggregation switches; `core_link` is above. Default: `core_link`.
+    /// Rate between switches; pods: of an uplink or circuit; fat-tree: above the aggregation
+    /// switches, and below. Default: `host_link`, leaf-spine: by `oversubscription` 1; `core_link`.
     #[serde(skip_serializing_if = "Option::is_none")]
     aggregation_link: Option<Unit<Rate>>,
-    /// Instead of `core_link` (leaf-spine: or `spines`): rate of a leaf's hosts over its uplinks'.
-    /// Pods: of the ToR where it is largest.
+    /// Instead of `core_link` (leaf-spine: or `spines`): rate of a leaf's hosts over its uplinks',
+    /// in pods at most.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) oversubscription: Option<f64>,
-    /// Propagation delay of hosts' links. Default: `"50 ns"`.
+    /// Propagation delay of hosts' links, and between switches. Default: `"50 ns"`.
     #[serde(default = "default_link_delay")]
     host_link_delay: Unit<Span>,
-    /// List of them; host *i* uses entry *i* modulo its length.
+    /// Those of hosts' links; host *i* uses entry *i* modulo their number.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     host_link_delays: Vec<Unit<Span>>,
-    /// Propagation delay between switches. Default: `"50 ns"`.
+    /// Propagation delay of hosts' links, and between switches. Default: `"50 ns"`.
     #[serde(default = "default_link_delay")]
     core_link_delay: Unit<Span>,
-    /// From the transport's decision to the first bit on the link. Default: `"500 ns"`.
+    /// From the transport's decision to the first bit on the link, and from the last bit to the
+    /// transport. Default: `"500 ns"`.
     #[serde(default = "default_host_delay")]
     host_send_delay: Unit<Span>,
-    /// From the last bit to the transport. Default: `"500 ns"`.
+    /// From the transport's decision to the first bit on the link, and from the last bit to the
+    /// transport. Default: `"500 ns"`.
     #[serde(default = "default_host_delay")]
     host_receive_delay: Unit<Span>,
     /// Time per packet of a host's receive processor; 1024 packets wait, more are dropped. Not in
-    /// ideal times or with `[host]`; simulator only. Default: none.
+    /// ideal times or with `[host]`; simulator only.
     #[serde(skip_serializing_if = "Option::is_none")]
     host_receive_cost: Option<Unit<Span>>,
     /// Table: the switches, all alike.
@@ -210,9 +215,11 @@ impl Trim {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(deny_unknown_fields, default)]
 struct TrimQueues {
-    /// Limit: data that a port holds before it trims. Default: `"8 packets"`.
+    /// Limits: data that a port holds before it trims, and headers. Default: `"8 packets"`; `"16
+    /// packets"`.
     data_queue: Limit,
-    /// Limit: headers that a port holds. Default: `"16 packets"`.
+    /// Limits: data that a port holds before it trims, and headers. Default: `"8 packets"`; `"16
+    /// packets"`.
     header_queue: Limit,
     /// Headers without room return to senders. Default: true.
     return_to_sender: bool,

@@ -140,35 +140,37 @@ pub(crate) struct HostTable {
     /// `"per-direction"`: one for receiving and one for sending at each host. A number: shared by
     /// all hosts and the switch process, first come, first served. Default: `"per-direction"`.
     pub(crate) processors: ProcessorsKey,
-    /// Processor time of a system call that sends a batch. Default: 0.
+    /// Processor time of a system call that moves a batch. Default: 0.
     pub(crate) send_system_call_ns: Nanoseconds,
-    /// Of each message that an application sends. Default: 0.
+    /// Of each message that an application sends or receives. Default: 0.
     pub(crate) send_call_ns: Nanoseconds,
-    /// Of each packet sent, control packets included. Default: 0.
+    /// Of each packet, control packets included. Default: 0.
     pub(crate) send_packet_ns: Nanoseconds,
-    /// Of each byte sent on the link, in 0.01 ns. Default: 0.
+    /// Of each byte on the link, in 0.01 ns. Default: 0.
     pub(crate) send_byte_ns: Nanoseconds,
-    /// Of a system call that receives. Default: 0.
+    /// Processor time of a system call that moves a batch. Default: 0.
     pub(crate) receive_system_call_ns: Nanoseconds,
-    /// Of each message that an application receives. Default: 0.
+    /// Of each message that an application sends or receives. Default: 0.
     pub(crate) receive_call_ns: Nanoseconds,
-    /// Of each packet received. Default: 0.
+    /// Of each packet, control packets included. Default: 0.
     pub(crate) receive_packet_ns: Nanoseconds,
-    /// Of each byte received. Default: 0.
+    /// Of each byte on the link, in 0.01 ns. Default: 0.
     pub(crate) receive_byte_ns: Nanoseconds,
-    /// Of each pair that a worker of `[workload.reduce]` divides into epochs. Default: 0.
+    /// Of each pair that a worker of `[workload.reduce]` divides into epochs, and of each pair or
+    /// sum received. Default: 0.
     pub(crate) send_pair_ns: Nanoseconds,
-    /// Of each pair or sum received. Default: 0.
+    /// Of each pair that a worker of `[workload.reduce]` divides into epochs, and of each pair or
+    /// sum received. Default: 0.
     pub(crate) receive_pair_ns: Nanoseconds,
-    /// Most packets per sending system call. Default: 128.
+    /// Most packets per system call. Default: sending 128, receiving 64.
     pub(crate) send_batch: AtLeast<1>,
-    /// Most packets per receiving system call. Default: 64.
+    /// Most packets per system call. Default: sending 128, receiving 64.
     pub(crate) receive_batch: AtLeast<1>,
     /// How far ahead of its link a host passes packets to its NIC. Default: 20.
     pub(crate) send_ahead_us: Microseconds,
     /// How late transports' timers expire. Default: 0.
     pub(crate) timer_grain_us: Microseconds,
-    /// The clock's smallest step, for information only.
+    /// For information only.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) clock_grain_ns: Option<Nanoseconds>,
     /// How late a sleeping thread runs: quantiles `[share, microseconds]`, linear in between.
@@ -179,13 +181,15 @@ pub(crate) struct HostTable {
     pub(crate) wake_cost_ns: Nanoseconds,
     /// `host_send_delay` and `host_receive_delay` are for ideal times only. Default: true.
     pub(crate) replaces_delays: bool,
-    /// Table: the process that emulates all switches of a testbed. Default: none.
+    /// Tables: the process that emulates all switches of a testbed; the kernel's TCP. Default:
+    /// none; as other transports.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) switch: Option<SwitchTable>,
-    /// Table: the kernel's TCP. Default: as other transports.
+    /// Tables: the process that emulates all switches of a testbed; the kernel's TCP. Default:
+    /// none; as other transports.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) kernel_tcp: Option<KernelTcpTable>,
-    /// How it was measured, for information only.
+    /// For information only.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) measured: Option<toml::Table>,
 }
@@ -196,16 +200,18 @@ pub(crate) struct HostTable {
 pub(crate) struct SwitchTable {
     /// Processor time of a system call that moves a batch. Default: 0.
     pub(crate) system_call_ns: Nanoseconds,
-    /// Of each packet: half on receipt, half on sending. Packets that a program consumes or makes
-    /// cost half. Default: 0.
+    /// Of each packet and byte: half on receipt, half on sending. What a program consumes or makes
+    /// costs half. Default: 0.
     pub(crate) packet_ns: Nanoseconds,
-    /// Of each byte, likewise. Default: 0.
+    /// Of each packet and byte: half on receipt, half on sending. What a program consumes or makes
+    /// costs half. Default: 0.
     pub(crate) byte_ns: Nanoseconds,
     /// Of each pair that a program consumes. Default: 0.
     pub(crate) pair_ns: Nanoseconds,
-    /// As for hosts. Default: 0.
+    /// Processor time of going to sleep and waking up. Default: 0.
     pub(crate) wake_cost_ns: Nanoseconds,
-    /// As for hosts. Default: never late.
+    /// How late a sleeping thread runs: quantiles `[share, microseconds]`, linear in between.
+    /// Default: never late.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub(crate) wake_us: Vec<QuantileKey>,
     /// A turn starts at the earliest this long after the one before. Default: 0.
@@ -217,19 +223,19 @@ pub(crate) struct SwitchTable {
 #[derive(Clone, Debug, Default, PartialEq, Deserialize, Serialize)]
 #[serde(deny_unknown_fields, default)]
 pub(crate) struct KernelTcpTable {
-    /// Processor time of a call that sends. Default: 0.
+    /// Of each call that sends, and of each wake-up of a reading thread. Default: 0.
     pub(crate) send_call_ns: Nanoseconds,
-    /// Of each byte sent. Default: 0.
+    /// Of each byte on the link, in 0.01 ns. Default: 0.
     pub(crate) send_byte_ns: Nanoseconds,
-    /// Of each wake-up of a reading thread. Default: 0.
+    /// Of each call that sends, and of each wake-up of a reading thread. Default: 0.
     pub(crate) receive_system_call_ns: Nanoseconds,
-    /// Of each message received. Default: 0.
+    /// Of each message that an application sends or receives. Default: 0.
     pub(crate) receive_call_ns: Nanoseconds,
-    /// Of each byte received. Default: 0.
+    /// Of each byte on the link, in 0.01 ns. Default: 0.
     pub(crate) receive_byte_ns: Nanoseconds,
-    /// Of each packet in the switch process. Default: 0.
+    /// Of each packet and byte in the switch process. Default: 0.
     pub(crate) switch_packet_ns: Nanoseconds,
-    /// Of each byte there. Default: 0.
+    /// Of each packet and byte in the switch process. Default: 0.
     pub(crate) switch_byte_ns: Nanoseconds,
 }
 

@@ -26,25 +26,27 @@ pub(crate) struct Measure {
     /// Simulated time that ends the run. 50 million packets under way do too ("packet limit").
     /// Default: `"10 s"`.
     time_limit: Unit<Span>,
-    /// Unfinished messages: `"count"` in percentiles, or `"leave out"`. Default: `"count"`.
+    /// `"count"`, or `"leave out"`: see below. Default: `"count"`.
     pub(crate) unfinished: Unfinished,
-    /// Load until all measured messages have ended (`"continue"`) or started (`"stop"`). Simulator
-    /// only. Default: `"continue"`.
+    /// Load until all measured messages have ended (`"continue"`) or started (`"stop"`, which
+    /// flatters the longest). Simulator only. Default: `"continue"`.
     #[serde(skip_serializing_if = "LoadAfter::is_default")]
     load_after: LoadAfter,
     /// Sampling interval of queues.csv; `"0 s"`: never. Default: `"20 us"`.
     sample_every: Unit<Span>,
     /// Upper edges of size buckets. Default: 100 B, 1 KB, 10 KB, 100 KB, 1 MB.
     size_buckets: Vec<Unit<Bytes>>,
-    /// Receivers check every byte. Default: false.
+    /// Receivers check every byte; every message is written to messages.csv. Default: false.
     verify: bool,
-    /// Write every message to messages.csv. Default: false.
+    /// Receivers check every byte; every message is written to messages.csv. Default: false.
     pub(crate) messages_csv: bool,
-    /// Captured ports: `"host 3 sends"`, `"host 3 receives"`, `"core link 2"`. Default: none.
+    /// Captured ports: `"host 3 sends"`, `"host 3 receives"`, `"core link 2"`, and most packets in
+    /// all. Default: none; 100,000.
     capture: Vec<String>,
-    /// Most packets in all captures. Default: 100,000.
+    /// Captured ports: `"host 3 sends"`, `"host 3 receives"`, `"core link 2"`, and most packets in
+    /// all. Default: none; 100,000.
     capture_limit: u32,
-    /// List of tables: traffic counted over time. Simulator only. Default: none.
+    /// List of tables: traffic counted over time. Simulator only.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     traffic: Vec<TrafficSpec>,
 }
@@ -301,10 +303,10 @@ pub(crate) struct FaultSpec {
     /// reordering: largest delay, uniform. Default: `"10 us"`.
     #[serde(skip_serializing_if = "Option::is_none")]
     delay: Option<Unit<Span>>,
-    /// Start of the fault. Default: `"0 s"`.
+    /// Start and end. Default: `"0 s"`; never.
     #[serde(default = "at_once")]
     from: Unit<Span>,
-    /// End of the fault. Default: never.
+    /// Start and end. Default: `"0 s"`; never.
     #[serde(skip_serializing_if = "Option::is_none")]
     until: Option<Unit<Span>>,
 }

@@ -24,9 +24,8 @@ pub(crate) struct Workload {
     /// `"poisson"`, `"closed-loop"`, `"periodic"`, `"incast"`, `"permutation"`, `"all-to-all"` or
     /// `"trace"`. Required.
     arrivals: Arrivals,
-    /// A distribution (`rackweave list workloads`), one size (`"100 KB"`), a table `{ uniform = ["1
-    /// KB", "10 KB"] }`, or a CSV file with the columns `size_bytes` and `cdf`. Default: required,
-    /// except for trace.
+    /// A distribution (`rackweave list workloads`), one size (`"100 KB"`), a CSV file with the
+    /// columns `size_bytes` and `cdf`, or a table. Default: required, except for trace.
     #[serde(skip_serializing_if = "Option::is_none")]
     sizes: Option<Sizes>,
     /// Longer messages get this size. Not for trace.
@@ -35,8 +34,8 @@ pub(crate) struct Workload {
     /// CSV file: sizes between two lines are equally probable; false: do not occur. Default: true.
     #[serde(skip_serializing_if = "Option::is_none")]
     interpolate: Option<bool>,
-    /// poisson, incast: share of each sender's link, at most 1. Makes an incast recur. Default:
-    /// poisson: required.
+    /// poisson, incast: share of each sender's link, at most 1; of an incast that then recurs, of a
+    /// receiver's link. Default: poisson: required.
     #[serde(skip_serializing_if = "Option::is_none")]
     load: Option<Share>,
     /// poisson: bytes that `load` counts: `"payload"`, or `"wire"`: with headers, gaps, and Homa's
@@ -53,17 +52,20 @@ pub(crate) struct Workload {
     /// rpc, stream: size of the responses; stream: also `"none"`. Default: that of the request.
     #[serde(skip_serializing_if = "Option::is_none")]
     response: Option<Response>,
-    /// stream: `"one-id"`, the transport's, or `"unary"`, made of RPCs. Default: `"one-id"`.
+    /// stream: `"one-id"`: an open RPC of the transport, whose messages are spans of bytes that are
+    /// processed as they arrive. `"unary"`: numbered RPCs, which any transport has. Default:
+    /// `"one-id"`.
     #[serde(skip_serializing_if = "Option::is_none")]
     stream: Option<StreamName>,
     /// stream: streams from a client to a server. Default: 1.
     #[serde(skip_serializing_if = "Option::is_none")]
     streams_per_pair: Option<NonZeroU16>,
-    /// A number of hosts, or which: `"0-15"`. An incast may have more than there are hosts.
-    /// Default: all.
+    /// A number of hosts, or which: `"0-15"`. An incast may have more senders than there are hosts.
+    /// No receivers for trace, nor for an incast to one. Default: all.
     #[serde(skip_serializing_if = "Option::is_none")]
     senders: Option<Hosts>,
-    /// Likewise. Not for trace, nor for an incast to one receiver. Default: all.
+    /// A number of hosts, or which: `"0-15"`. An incast may have more senders than there are hosts.
+    /// No receivers for trace, nor for an incast to one. Default: all.
     #[serde(skip_serializing_if = "Option::is_none")]
     receivers: Option<Hosts>,
     /// incast: the host that all send to; if it recurs also `"any"`, another each time. Default: 0.
@@ -72,17 +74,19 @@ pub(crate) struct Workload {
     /// closed-loop: outstanding messages per sender. Default: 1.
     #[serde(skip_serializing_if = "Option::is_none")]
     outstanding: Option<u32>,
-    /// closed-loop: time from a message's end to the next start. Default: `"0 s"`.
+    /// closed-loop: time from a message's end to the next start; time over which first messages
+    /// start, evenly spaced, within `measure.warmup`. Default: `"0 s"`.
     #[serde(skip_serializing_if = "Option::is_none")]
     think: Option<Unit<Span>>,
-    /// closed-loop: time over which first messages start, evenly spaced. At most `measure.warmup`.
-    /// Default: `"0 s"`.
+    /// closed-loop: time from a message's end to the next start; time over which first messages
+    /// start, evenly spaced, within `measure.warmup`. Default: `"0 s"`.
     #[serde(skip_serializing_if = "Option::is_none")]
     ramp: Option<Unit<Span>>,
     /// incast, permutation, all-to-all: messages per sender (all-to-all: and peer). Default: 1.
     #[serde(skip_serializing_if = "Option::is_none")]
     messages_per_sender: Option<u64>,
-    /// incast: interval of recurrence. Default: never.
+    /// incast: interval of recurrence, from `start` to `stop`. Each time as many `senders` as given
+    /// (default: all but the receiver) are drawn at random. Default: never.
     #[serde(skip_serializing_if = "Option::is_none")]
     every: Option<Unit<Span>>,
     /// incast: largest delay of a sender, uniform. Default: `"0 s"`.
@@ -92,13 +96,14 @@ pub(crate) struct Workload {
     /// `bytes`. Required.
     #[serde(skip_serializing_if = "Option::is_none")]
     file: Option<PathBuf>,
-    /// No message starts before this. Default: `"0 s"`.
+    /// Messages start between these times. Default: `"0 s"`; never.
     #[serde(default = "at_once")]
     start: Unit<Span>,
-    /// No message starts after this. Default: never.
+    /// Messages start between these times. Default: `"0 s"`; never.
     #[serde(skip_serializing_if = "Option::is_none")]
     stop: Option<Unit<Span>>,
-    /// Table: what receiving costs.
+    /// Table: what receiving costs. Each host has a thread per stream of messages, which processes
+    /// requests and responses in order.
     #[serde(default, skip_serializing_if = "ApplicationKeys::is_default")]
     application: ApplicationKeys,
 }
@@ -159,7 +164,7 @@ enum Sizes {
 #[derive(Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
 struct UniformTable {
-    /// Least and largest size. Required.
+    /// Least and largest size: `sizes = { uniform = ["1 KB", "10 KB"] }`. Required.
     uniform: (Unit<Bytes>, Unit<Bytes>),
 }
 

@@ -8,7 +8,7 @@
 //!
 //! A kind is a folder and a line of the registry below. The folder implements two traits: `Kind`, what is known before there is a
 //! scenario (keys, schemes, tables, the section of the page), and `Configured`, what a checked scenario does (its run, its size, its place
-//! on the testbed). All code that lists or dispatches kinds follows from the registry; the JSON schema of results names each kind too.
+//! on the testbed). All code that lists or dispatches kinds follows from the registry, and so does the JSON schema of results.
 
 pub mod allreduce;
 pub mod cast;
@@ -164,9 +164,15 @@ macro_rules! studies {
 
         /// The fields of a point's object in `summary.json`.
         #[derive(Default, Deserialize)]
+        #[cfg_attr(test, derive(schemars::JsonSchema))]
         #[serde(default)]
         struct Fields {
-            $($(#[$meta])* $module: Option<$module::$Summary>,)+
+            $(
+                #[doc = concat!("The results of the workload of `[workload.", stringify!($module), "]`.")]
+                $(#[$meta])*
+                #[serde(skip_serializing_if = "Option::is_none")]
+                $module: Option<$module::$Summary>,
+            )+
         }
 
         impl From<Fields> for StudySummary {
@@ -223,6 +229,18 @@ impl Study {
     #[must_use]
     pub const fn is_messages(&self) -> bool {
         matches!(self, Self::Messages(_))
+    }
+}
+
+/// As its fields, of which a point has one at most.
+#[cfg(test)]
+impl schemars::JsonSchema for StudySummary {
+    fn schema_name() -> std::borrow::Cow<'static, str> {
+        Fields::schema_name()
+    }
+
+    fn json_schema(generator: &mut schemars::SchemaGenerator) -> schemars::Schema {
+        Fields::json_schema(generator)
     }
 }
 

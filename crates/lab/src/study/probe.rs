@@ -29,6 +29,7 @@ pub struct ProbeConfig {
 
 /// The object `probe` of a point in `summary.json`.
 #[derive(Clone, Debug, Deserialize, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct ProbeSummary {
     mean_us: f64,
     echoes: Vec<Echo>,
@@ -36,6 +37,7 @@ pub struct ProbeSummary {
 
 /// An echo.
 #[derive(Clone, Debug, Deserialize, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 struct Echo {
     number: u64,
     rtt_us: f64,

@@ -1,6 +1,6 @@
 //! The processors of hosts: packets that arrive wait for them, and packets to be sent cost before they leave.
 //!
-//! A *task* is a thread that works on a processor in turns. See docs/design/hosts.md, "Processors", and
+//! A *task* is a thread that works on a processor in turns. See docs/design/hosts.md#processors, and
 //! [`HostConfig`]. Each task has at most one valid pending event, the one at its `until`; others are ignored.
 //!
 //! That a turn takes what has arrived by its beginning is what `recvmmsg` does. That tasks share processors first come,

@@ -1,7 +1,7 @@
 //! How many requests a receiver sends, by how late they are answered.
 //!
 //! (Our rule. Control packets have the highest priority, so that in an oversubscribed core the requests of all receivers leave no time
-//! to data, and a queue of them grows for ever: `docs/protocols/dcpim.md`, "Oversubscribed cores".)
+//! to data, and a queue of them grows for ever: `docs/protocols/dcpim.md#dcpim-matching`.)
 
 use super::config::Config;
 

@@ -24,7 +24,7 @@
 //! Kind and label change at agents, so the check of data does not cover them, nor the label's length. They determine
 //! a packet's route, not its content. An agent that forwards data copies the check and need not read the payload, which is
 //! how it can forward sealed data of sessions whose key it does not have. Keyed BLAKE3 is for the control packets that
-//! switches read (`docs/ops/security.md`, "Casts with a key"); it excludes hosts without the key, but not replays.
+//! switches read (`docs/ops/security.md#casts-with-a-key`); it excludes hosts without the key, but not replays.
 
 mod body;
 mod codec;

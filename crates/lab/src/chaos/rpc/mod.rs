@@ -10,7 +10,7 @@
 //! and somebody replays recorded datagrams from true and from false addresses, returns them to their senders, changes their bits, and forges
 //! notices (with a key), or forges HELLOs without having seen any (without).
 //!
-//! What must hold (docs/ops/rpc.md, "How often a call is executed"): no server executes a call twice, also not after a restart; every
+//! What must hold (docs/ops/rpc.md#how-often-a-call-is-executed): no server executes a call twice, also not after a restart; every
 //! answer is the one of its call; a call fails only if one of its hosts was killed or stood still, or its server was
 //! started again and the client had not learnt of it; a peer is reported as restarted only if it was; all calls end; and when all is
 //! quiet, no endpoint holds any bytes.

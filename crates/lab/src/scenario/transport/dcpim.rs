@@ -16,13 +16,13 @@ keys! {
         /// `"paper"`: the authors' simulations, for the fabric's round trips. `"hosts"`: rounds of
         /// at least 500 us, and 1 ms for tokens and late packets. Default: `"paper"`.
         profile: Profile,
-        /// r: rounds per matching. Default: 4.
+        /// r and k: rounds per matching, and channels per host link. Default: 4.
         rounds: Whole<1, 100, u8>,
-        /// k: channels per host link. Default: 4.
+        /// r and k: rounds per matching, and channels per host link. Default: 4.
         channels: Whole<1, 100, u8>,
-        /// Length of a round, in smallest round trips. Default: 1.3.
+        /// Length of a round, in smallest round trips or as a time. Default: 1.3 round trips.
         beta: Thousandths<1000>,
-        /// The same, as a time. Default: 1.3 round trips.
+        /// Length of a round, in smallest round trips or as a time. Default: 1.3 round trips.
         round: Unit<Span>,
         /// Length of an epoch in matchings, at least 1. Default: 1.
         alpha: Thousandths<1000>,
@@ -30,10 +30,11 @@ keys! {
         srpt_rounds: u8 => srpt_rounds,
         /// Idle channels are used as soon as they are matched. Default: true.
         prompt: bool => prompt,
-        /// Longer messages wait for tokens. Default: the bandwidth-delay product.
+        /// Packets: longer messages wait for tokens; most unused tokens of a message on all
+        /// channels. Default: the bandwidth-delay product.
         free_packets: u16 => free_packets,
-        /// Unused tokens of a message on all channels, in packets. Default: the bandwidth-delay
-        /// product.
+        /// Packets: longer messages wait for tokens; most unused tokens of a message on all
+        /// channels. Default: the bandwidth-delay product.
         token_window: Whole<1, { u32::MAX }, u32>,
         /// Time from its last token until a message wants tokens for missing packets. Late data
         /// adds twice the mean excess. Default: the bandwidth-delay product's time.

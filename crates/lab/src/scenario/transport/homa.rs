@@ -23,22 +23,27 @@ keys! {
         /// fabric, sigcomm18: bytes of a round trip. Sets `unscheduled` and `window`. Default: from
         /// the fabric.
         rtt_bytes: Size32,
-        /// Bytes sent without a grant. Default: profile.
+        /// Bytes sent without a grant; granted beyond those received, to a message and (a limit) to
+        /// all. Default: profile.
         unscheduled: Size32 => unscheduled_bytes,
-        /// Bytes granted beyond those received. Default: profile.
+        /// Bytes sent without a grant; granted beyond those received, to a message and (a limit) to
+        /// all. Default: profile.
         window: Size32 => window,
-        /// Limit: bytes granted and not received, in all. Default: profile.
+        /// Bytes sent without a grant; granted beyond those received, to a message and (a limit) to
+        /// all. Default: profile.
         max_incoming: Limit => max_incoming,
-        /// Messages granted at a time. Default: number of scheduled levels; linux: 8.
+        /// Messages granted at a time, in all and of a peer. Default: number of scheduled levels,
+        /// linux: 8; 1.
         // Applied after `priorities`, which sets the same field to the number of scheduled levels.
         overcommit: AtLeast<1>,
-        /// Of these from one peer. Default: 1.
+        /// Messages granted at a time, in all and of a peer. Default: number of scheduled levels,
+        /// linux: 8; 1.
         max_rpcs_per_peer: AtLeast<1> => max_rpcs_per_peer,
         /// Bytes of a grant to the oldest message. Default: profile.
         fifo_grant_increment: Size32 => fifo_grant_increment,
-        /// Share of grants for the oldest message. Default: 0; linux: 0.05.
+        /// Share of grants, and of sent packets, for the oldest message. Default: 0; linux: 0.05.
         grant_fifo_fraction: Thousandths<1> => grant_fifo_fraction,
-        /// Share of sent packets for the oldest message. Default: 0; linux: 0.05.
+        /// Share of grants, and of sent packets, for the oldest message. Default: 0; linux: 0.05.
         pacer_fifo_fraction: Thousandths<1> => pacer_fifo_fraction,
         /// Levels in use, 2 to 8. Default: 8.
         priorities: u8,
@@ -51,15 +56,25 @@ keys! {
         cutoffs: Cutoffs,
         /// Packets take any path. Default: true; linux: false.
         spray: bool => spray,
-        /// Period of the timer. Default: profile.
+        /// Timer: its period; ticks of silence before the first RESEND, and between later ones;
+        /// unanswered RESENDs that end a peer; ticks from the last byte to the first NEED_ACK,
+        /// repeated each tick. Default: profile.
         tick: AboveZero<Span> => tick,
-        /// Ticks of silence before the first RESEND. Default: profile.
+        /// Timer: its period; ticks of silence before the first RESEND, and between later ones;
+        /// unanswered RESENDs that end a peer; ticks from the last byte to the first NEED_ACK,
+        /// repeated each tick. Default: profile.
         resend_ticks: u16 => resend_ticks,
-        /// Ticks between later RESENDs. Default: profile.
+        /// Timer: its period; ticks of silence before the first RESEND, and between later ones;
+        /// unanswered RESENDs that end a peer; ticks from the last byte to the first NEED_ACK,
+        /// repeated each tick. Default: profile.
         resend_interval: u16 => resend_interval,
-        /// Unanswered RESENDs that end a peer. Default: profile.
+        /// Timer: its period; ticks of silence before the first RESEND, and between later ones;
+        /// unanswered RESENDs that end a peer; ticks from the last byte to the first NEED_ACK,
+        /// repeated each tick. Default: profile.
         timeout_resends: u16 => timeout_resends,
-        /// Ticks from the last byte to the first NEED_ACK, repeated each tick. Default: profile.
+        /// Timer: its period; ticks of silence before the first RESEND, and between later ones;
+        /// unanswered RESENDs that end a peer; ticks from the last byte to the first NEED_ACK,
+        /// repeated each tick. Default: profile.
         request_ack_ticks: u16 => request_ack_ticks,
         /// Restarts of a message that its receiver does not know, with one packet. 0:
         /// `timeout_resends`, with the unscheduled window, as in the module. Default: 100.
@@ -92,7 +107,7 @@ keys! {
         /// Grants are `scheduled_factor` smallest round trips at link rate, in all `overcommit`
         /// times that. Default: false; leverage-homa: true.
         scheduled_window: bool => leverage.scheduled_window,
-        /// Factor of `scheduled_window`. Default: 3.
+        /// See `scheduled_window`. Default: 3.
         scheduled_factor: u32 => leverage.scheduled_factor,
         /// Bytes without grants follow the smallest round trip and congestion. Default: false;
         /// leverage-homa: true.
@@ -103,28 +118,31 @@ keys! {
         /// the average is over `scheduled_factor` of them by `average_deviation`. `"none"`.
         /// Default: `"none"`; leverage-homa: `"recent"`.
         congestion_by: CongestionBy => leverage.congestion,
-        /// Factor of `"recent"`. Default: 8.
+        /// Of `congestion_by`. A round trip weighs 2 to the power of minus `average_shift` in the
+        /// average. Default: 8; 3; 0.5.
         congestion_factor: u32 => leverage.congestion_factor,
-        /// Weight of a round trip in the average: 2 to the power of minus this. Default: 3.
+        /// Of `congestion_by`. A round trip weighs 2 to the power of minus `average_shift` in the
+        /// average. Default: 8; 3; 0.5.
         average_shift: u32 => leverage.average_shift,
-        /// Relative excess of `"average"`. Default: 0.5.
+        /// Of `congestion_by`. A round trip weighs 2 to the power of minus `average_shift` in the
+        /// average. Default: 8; 3; 0.5.
         average_deviation: Thousandths<1000> => leverage.average_deviation,
         /// A host with waiting messages and fewer unscheduled bytes than `ratio_threshold` halves
         /// what it sends without grants, once per `ratio_period`. Default: false; leverage-homa:
         /// true.
         unscheduled_ratio: bool => leverage.unscheduled_ratio,
-        /// Threshold of `unscheduled_ratio`. Default: 0.4.
+        /// Of `unscheduled_ratio`. Default: 0.4; `"1 ms"`.
         ratio_threshold: Thousandths<1> => leverage.ratio_threshold,
-        /// Period of `unscheduled_ratio`. Default: `"1 ms"`.
+        /// Of `unscheduled_ratio`. Default: 0.4; `"1 ms"`.
         ratio_period: Unit<Span> => leverage.ratio_period,
         /// Round trips exclude grants' wait in the peer's host, and late hosts. Default: false.
         host_delay: bool => leverage.host_delay,
         /// With short round trips, messages without a grant send `trickle_share` of the link. With
         /// congestion, each leaves room for `back_off_packets`. Default: false.
         rtt_pacer: bool => leverage.rtt_pacer,
-        /// Share of `rtt_pacer`. Default: 0.05.
+        /// Of `rtt_pacer`. Default: 0.05; 1.
         trickle_share: Thousandths<1> => leverage.trickle_share,
-        /// Packets of `rtt_pacer`. Default: 1.
+        /// Of `rtt_pacer`. Default: 0.05; 1.
         back_off_packets: u32 => leverage.back_off_packets,
     }
 }

@@ -13,9 +13,9 @@ use crate::path::Path;
 keys! {
     /// pFabric's keys. A missing key has the paper's value, for this fabric's round trip.
     struct PFabricKeys for pfabric::Config {
-        /// Packets in flight at first. Default: a round trip.
+        /// Packets in flight, at first and at most. Default: a round trip; 1.25 times that.
         initial_window: AtLeast<1, u16>,
-        /// Most packets in flight. Default: 1.25 `initial_window`.
+        /// Packets in flight, at first and at most. Default: a round trip; 1.25 times that.
         max_window: AtLeast<1, u16>,
         /// Timeout. Default: three round trips.
         rto: Unit<Span> => rto,

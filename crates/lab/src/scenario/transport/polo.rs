@@ -20,26 +20,32 @@ keys! {
         profile: Profile,
         /// Packets sent without being driven. Default: 12; fabric: or a round trip and one more.
         first_window: u16 => first_window,
-        /// Recovery 3: least silence after which a sender asks. Default: `"1 ms"`; fabric: at least
-        /// four round trips; hosts: at least 10 ms.
+        /// Recovery 3: shortest and longest silence after which a sender asks. Default: `"1 ms"`,
+        /// `"8 ms"`; fabric: at least four round trips; hosts: at least 10, 40 ms.
         rto: Unit<Span> => rto,
-        /// Recovery 3: longest such silence. Default: `"8 ms"`; hosts: at least 40 ms.
+        /// Recovery 3: shortest and longest silence after which a sender asks. Default: `"1 ms"`,
+        /// `"8 ms"`; fabric: at least four round trips; hosts: at least 10, 40 ms.
         max_rto: Unit<Span> => max_rto,
         /// Packets by which one may be late and not lost. Default: 0; with `spray`: 3.
         reorder_margin: u32 => reorder_margin,
-        /// Least D. Default: 1.
+        /// Least and largest D. Default: 1; 48, fabric: or four first windows.
         min_drives: u32 => min_drives,
-        /// Largest D. Default: 48; fabric: or four first windows.
+        /// Least and largest D. Default: 1; 48, fabric: or four first windows.
         max_drives: u32 => max_drives,
         /// Flow that is driven next: `"arrival"`, whose data arrived, or `"fewest-left"`. Default:
         /// `"arrival"`.
         drive_order: Order => order,
-        /// Loss packets for gaps. false: the slides' Polo c. Default: true.
+        /// Loss packets for gaps; loss packets after two epochs without data; a driving packet for
+        /// a flow with nothing to send goes to another. false: the slides' Polo c, b, a. Default:
+        /// true.
         recovery_1: bool => recovery_1,
-        /// Loss packets after two epochs without data. false: the slides' Polo b. Default: true.
+        /// Loss packets for gaps; loss packets after two epochs without data; a driving packet for
+        /// a flow with nothing to send goes to another. false: the slides' Polo c, b, a. Default:
+        /// true.
         recovery_2: bool => recovery_2,
-        /// A driving packet for a flow with nothing to send goes to another. false: the slides'
-        /// Polo a. Default: true.
+        /// Loss packets for gaps; loss packets after two epochs without data; a driving packet for
+        /// a flow with nothing to send goes to another. false: the slides' Polo c, b, a. Default:
+        /// true.
         wasted_driving_rule: bool => wasted_driving_rule,
         /// An epoch without marks wakes a paused flow below D active ones. Default: true.
         wake_in_quiet_epochs: bool => wake_in_quiet_epochs,

@@ -19,9 +19,11 @@ keys! {
         /// Packets sent without being pulled. Default: paper: 15, or three idle round trips if
         /// more; polo-slides: 12.
         initial_window: u16 => initial_window,
-        /// Least retransmission timeout. Default: paper: `"5 ms"`; polo-slides: `"1 ms"`.
+        /// Shortest and longest retransmission timeout. Default: paper: `"5 ms"`, `"10 ms"`;
+        /// polo-slides: `"1 ms"`, `"8 ms"`.
         min_rto: Unit<Span> => min_rto,
-        /// Longest. Default: paper: `"10 ms"`; polo-slides: `"8 ms"`.
+        /// Shortest and longest retransmission timeout. Default: paper: `"5 ms"`, `"10 ms"`;
+        /// polo-slides: `"1 ms"`, `"8 ms"`.
         max_rto: Unit<Span> => max_rto,
         /// Percentage of its link that a receiver pulls. Default: 99.
         pull_percent: u32 => pull_percent,

@@ -25,9 +25,11 @@ keys! {
         /// In `bdp`: the same from one sender without marks, and the most sent without credit by a
         /// message and to a receiver. Default: 1.
         sender_bucket: Products,
-        /// In `bdp`: least `sender_bucket` by marks of the sender. Default: 0.1.
+        /// In `bdp`: least `sender_bucket` by marks of the sender, and of switches. Default: 0.1;
+        /// 0.03.
         min_host_bucket: Products,
-        /// In `bdp`: least `sender_bucket` by marks of switches. Default: 0.03.
+        /// In `bdp`: least `sender_bucket` by marks of the sender, and of switches. Default: 0.1;
+        /// 0.03.
         min_network_bucket: Products,
         /// UnschT, in `bdp`: longer messages ask for credit first. Default: 1.
         unscheduled_threshold: Products,
@@ -35,7 +37,7 @@ keys! {
         csn_threshold: Products,
         /// Weight of the last packets in the mean fraction of marked ones. Default: 0.08.
         gain: Thousandths<1> => gain,
-        /// Percentage of the receiver's link. Default: 100.
+        /// Percentage of the receiver's link for credit. Default: 100.
         credit_percent: Whole<1, 100, u32>,
         /// Percentage of a sender's packets for its shortest message's receiver; the rest goes to
         /// all in turn. Default: 50.

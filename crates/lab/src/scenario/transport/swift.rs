@@ -21,15 +21,20 @@ keys! {
         /// Window of a new flow, in whole packets. Default: bandwidth-delay product of the longest
         /// path; htsim: 15.
         initial_window: AtLeast<1, u16> => initial_window,
-        /// Least window, in packets. With 1 nothing is paced. Default: 0.001.
+        /// Least and largest window, in packets. With a least one of 1 nothing is paced. Default:
+        /// 0.001; 1000.
         min_window: Thousandths<60_000> => min_window_millipackets,
-        /// Largest window, in packets. Default: 1000.
+        /// Least and largest window, in packets. With a least one of 1 nothing is paced. Default:
+        /// 0.001; 1000.
         max_window: AtLeast<1, u16> => max_window,
-        /// `ai`: growth of the window per round trip. Default: 1.
+        /// `ai`: growth of the window per round trip; share of the delay's relative excess by which
+        /// it shrinks; largest share that a decrease takes. Default: 1; 0.8; 0.5.
         increase: Thousandths<1000> => increase_millipackets,
-        /// Share of the delay's relative excess by which a window shrinks. Default: 0.8.
+        /// `ai`: growth of the window per round trip; share of the delay's relative excess by which
+        /// it shrinks; largest share that a decrease takes. Default: 1; 0.8; 0.5.
         beta: Thousandths<1> => beta_permille,
-        /// Largest share of a window that a decrease takes. Default: 0.5.
+        /// `ai`: growth of the window per round trip; share of the delay's relative excess by which
+        /// it shrinks; largest share that a decrease takes. Default: 1; 0.8; 0.5.
         max_mdf: Thousandths<1> => max_mdf_permille,
         /// Target delay of the fabric, without hops. Default: with `per_hop` twice the unloaded
         /// round trip; htsim: `"20 us"`; hosts: `"500 us"`.
@@ -37,23 +42,26 @@ keys! {
         /// Target per switch of the path. Default: see `base_target`; htsim: 1/6.55 of it; hosts:
         /// `"50 us"`.
         per_hop: Unit<Span> => per_hop,
-        /// Most that flow-based scaling adds. `"0 s"`: none. Default: ten round trips in a rack, or
-        /// 5 times a given `base_target`; htsim, hosts: 5 times `base_target`.
+        /// Most that flow-based scaling adds. `"0 s"`: none. Default: ten round trips in a rack;
+        /// htsim, hosts, or with `base_target`: 5 times that.
         scaling_range: Unit<Span> => scaling_range,
-        /// Window at which it adds all of that. Default: 0.1.
+        /// Window at which scaling adds all of that, and nothing. Default: 0.1; 100.
         scaling_min: Thousandths<60_000> => scaling_min_millipackets,
-        /// Window at which it adds nothing. Default: 100.
+        /// Window at which scaling adds all of that, and nothing. Default: 0.1; 100.
         scaling_max: Thousandths<60_000> => scaling_max_millipackets,
         /// Target of acknowledgements' delay at hosts. Default: two round trips in a rack; htsim:
         /// `"20 us"`; hosts: `"1 ms"`.
         endpoint_target: Unit<Span> => endpoint_target,
         /// Successive timeouts after which the window is `min_window`. Default: 5.
         reset_after: u8 => reset_after,
-        /// Timeout before the first measurement. Default: `"1 ms"`; hosts: `"10 ms"`.
+        /// Retransmission timeout before the first measurement, shortest and longest. Default: `"1
+        /// ms"`, `"100 us"`, `"10 ms"`; hosts: `"10 ms"`, `"4 ms"`, `"32 ms"`.
         initial_rto: Unit<Span> => initial_rto,
-        /// Shortest retransmission timeout. Default: `"100 us"`; hosts: `"4 ms"`.
+        /// Retransmission timeout before the first measurement, shortest and longest. Default: `"1
+        /// ms"`, `"100 us"`, `"10 ms"`; hosts: `"10 ms"`, `"4 ms"`, `"32 ms"`.
         min_rto: Unit<Span> => min_rto,
-        /// Longest retransmission timeout. Default: `"10 ms"`; hosts: `"32 ms"`.
+        /// Retransmission timeout before the first measurement, shortest and longest. Default: `"1
+        /// ms"`, `"100 us"`, `"10 ms"`; hosts: `"10 ms"`, `"4 ms"`, `"32 ms"`.
         max_rto: Unit<Span> => max_rto,
         /// Priority of acknowledgements. Data has 0. Default: 0.
         control_priority: Priority => common.control_priority,

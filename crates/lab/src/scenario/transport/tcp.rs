@@ -24,15 +24,18 @@ keys! {
         hystart: HyStart,
         /// First congestion window, in segments. Default: 10.
         initial_window: AtLeast<1> => initial_window_segments,
-        /// Timeout before the first measurement. Default: `min_rto`.
+        /// Retransmission timeout before the first measurement, shortest and longest. Default:
+        /// `min_rto`; `"1 ms"`; `"100 ms"`.
         initial_rto: Unit<Span> => initial_rto,
-        /// Shortest retransmission timeout. Default: `"1 ms"`.
+        /// Retransmission timeout before the first measurement, shortest and longest. Default:
+        /// `min_rto`; `"1 ms"`; `"100 ms"`.
         min_rto: AboveZero<Span> => min_rto,
-        /// Longest retransmission timeout. Default: `"100 ms"`.
+        /// Retransmission timeout before the first measurement, shortest and longest. Default:
+        /// `min_rto`; `"1 ms"`; `"100 ms"`.
         max_rto: Unit<Span> => max_rto,
-        /// Segments per acknowledgement. Default: 2.
+        /// Segments, or time, after which an acknowledgement is sent. Default: 2; `"200 us"`.
         ack_every: AtLeast<1> => ack_every_segments,
-        /// Time after which one segment is acknowledged. Default: `"200 us"`.
+        /// Segments, or time, after which an acknowledgement is sent. Default: 2; `"200 us"`.
         delayed_ack: Unit<Span> => delayed_ack,
         /// Immediate acknowledgements at first, and after `idle_restart`. Default: 16.
         quick_acks: AtLeast<0> => quick_acks,
@@ -57,9 +60,9 @@ keys! {
         prr: bool => prr,
         /// Reductions in vain are undone (RFC 5682, RFC 3708). Default: true.
         undo: bool => undo,
-        /// The window decays when idle. Default: true.
+        /// The window decays after this idle time, or a longer RTO. Default: true; `"200 ms"`.
         slow_start_after_idle: bool => slow_start_after_idle,
-        /// After this idle time, or a longer RTO. Default: `"200 ms"`.
+        /// The window decays after this idle time, or a longer RTO. Default: true; `"200 ms"`.
         idle_restart: Unit<Span> => idle_restart,
         /// tcp: classic ECN. Default: false.
         ecn: bool => ecn,

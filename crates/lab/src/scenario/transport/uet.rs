@@ -36,10 +36,11 @@ keys! {
         /// Bytes per acknowledgement. Default: 16,384; uet: at most an eighth of a bandwidth-delay
         /// product.
         ack_bytes: AboveZero<Bytes>,
-        /// Shortest timeout. Default: eqds: `"100 us"`, longer below 100 Gbps; uet: 15 us and six
-        /// round trips.
+        /// Shortest and longest timeout. Default: eqds: `"100 us"`, more below 100 Gbps; uet: 15 us
+        /// and six round trips; longest `"8 ms"`.
         min_rto: Unit<Span> => min_rto,
-        /// Longest timeout. Default: `"8 ms"`.
+        /// Shortest and longest timeout. Default: eqds: `"100 us"`, more below 100 Gbps; uet: 15 us
+        /// and six round trips; longest `"8 ms"`.
         max_rto: Unit<Span> => max_rto,
         /// Packets take any path. Default: true.
         spray: bool => common.spray,

@@ -192,6 +192,7 @@ fn bound_gbps(config: &AllreduceConfig, rate: Rate) -> f64 {
 
 /// The object `allreduce` of a point in `summary.json`.
 #[derive(Clone, Debug, Deserialize, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct AllreduceSummary {
     /// The number of workers.
     pub workers: u64,
@@ -232,6 +233,7 @@ pub struct AllreduceSummary {
 
 /// A step in `summary.json` and `allreduce_steps.csv`. Times that have not come are NaN (`null` in JSON).
 #[derive(Clone, Debug, Deserialize, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct StepSummary {
     /// The number of the step, from 0.
     pub step: u64,

@@ -25,9 +25,11 @@ pub(crate) struct CastKeys {
     receivers: Receivers,
     /// `"orca"`: the paper's 34 files (92,034,996 bytes). Or sizes. Default: `"orca"`.
     files: Files,
-    /// Factor of every size. The paper's are 1, 2, 4, 8 and 16. Default: 1.
+    /// Factor of every size (the paper's are 1, 2, 4, 8 and 16); times that the list is sent.
+    /// Default: 1.
     scale: u64,
-    /// Times that the list is sent. Default: 1.
+    /// Factor of every size (the paper's are 1, 2, 4, 8 and 16); times that the list is sent.
+    /// Default: 1.
     repeat: u32,
     /// A file waits for all acknowledgements of the one before. false: all are one stream. Default:
     /// true.
@@ -50,15 +52,18 @@ pub(crate) struct CastKeys {
 struct PlaneKeys {
     /// Pods of the fabric. Default: 12.
     pods: u32,
-    /// Racks of a pod, at most 64. Default: 48.
+    /// Racks of a pod and hosts of a rack, at most 64. Default: 48.
     racks_per_pod: u32,
-    /// Hosts of a rack, at most 64. Default: 48.
+    /// Racks of a pod and hosts of a rack, at most 64. Default: 48.
     hosts_per_rack: u32,
-    /// Sessions, at most 4,000,000. Default: 1,000,000.
+    /// Sessions, at most 4,000,000; fewest and most members of each, and in one rack. Default:
+    /// 1,000,000; `[5, 50]`; 1.
     sessions: u32,
-    /// Fewest and most members of a session. Default: `[5, 50]`.
+    /// Sessions, at most 4,000,000; fewest and most members of each, and in one rack. Default:
+    /// 1,000,000; `[5, 50]`; 1.
     members: (u32, u32),
-    /// Members in one rack. Default: 1.
+    /// Sessions, at most 4,000,000; fewest and most members of each, and in one rack. Default:
+    /// 1,000,000; `[5, 50]`; 1.
     together: u32,
     /// Joins and leaves. Default: 1000.
     changes: u32,
@@ -120,9 +125,9 @@ impl PlaneKeys {
 #[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
 #[serde(deny_unknown_fields, default)]
 struct CpuKeys {
-    /// Time before a file's first buffer. Default: `"0 s"`.
+    /// Time before a file's first buffer, and for each buffer. Default: `"0 s"`.
     per_file: Unit<Span>,
-    /// Time for each buffer. Default: `"0 s"`.
+    /// Time before a file's first buffer, and for each buffer. Default: `"0 s"`.
     per_buffer: Unit<Span>,
     /// Rate of copying bytes. Default: no limit.
     #[serde(skip_serializing_if = "Option::is_none")]

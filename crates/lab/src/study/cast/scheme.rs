@@ -90,7 +90,8 @@ keys! {
 keys! {
     /// The keys of the scheme with a UDP socket for each receiver.
     struct UnicastKeys {
-        /// `cast-unicast`: bytes of a socket's buffer. Default: 212,992.
+        /// cast-unicast, cast-tcp, cast-chain: bytes of a socket's buffer. Default: cast-unicast:
+        /// 212,992; otherwise 4 MiB.
         socket: AboveZero<Bytes>,
     }
 }
@@ -98,7 +99,8 @@ keys! {
 keys! {
     /// The keys of the schemes over connections, in addition to TCP's.
     struct StreamKeys {
-        /// `cast-tcp`, `cast-chain`: the same. Default: 4 MiB.
+        /// cast-unicast, cast-tcp, cast-chain: bytes of a socket's buffer. Default: cast-unicast:
+        /// 212,992; otherwise 4 MiB.
         socket: AboveZero<Bytes>,
         /// cast-chain: bytes forwarded at a time. Default: `"64 KiB"`.
         chunk: AboveZero<Bytes>,

@@ -44,6 +44,7 @@ impl CastDetail {
 
 /// Statistics of a distribution. Without values they are NaN (`null` in JSON).
 #[derive(Clone, Copy, Debug, PartialEq, Deserialize, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct Quantiles {
     /// The 10th percentile (nearest rank).
     pub p10: f64,
@@ -76,6 +77,7 @@ impl Quantiles {
 
 /// The object `cast` of a point in `summary.json`.
 #[derive(Clone, Debug, Deserialize, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct CastSummary {
     /// Who copies the data, as [`CastConfig::copied_by`] names it.
     pub copied_by: Cow<'static, str>,
@@ -121,6 +123,7 @@ pub struct CastSummary {
 
 /// The sizes of filled control-plane tables on a separate fabric, as measured in memory.
 #[derive(Clone, Debug, Deserialize, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct PlaneSummary {
     /// The number of hosts, all of which are agents.
     pub hosts: u32,
@@ -181,6 +184,7 @@ impl From<&ScaleReport> for PlaneSummary {
 
 /// The results of one receiver in `summary.json`.
 #[derive(Clone, Debug, Deserialize, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct ReceiverSummary {
     /// The number of its host.
     pub host: u32,

@@ -29,15 +29,19 @@ pub(crate) struct ImageKeys {
     /// Length of the expanded image. Default: `size`.
     #[serde(skip_serializing_if = "Option::is_none")]
     expanded: Option<Unit<Bytes>>,
-    /// Rate at which a client expands, in bits per second. Default: `"8 Gbps"`.
+    /// Bits per second at which a client expands, and at which its disk writes. Default: `"8
+    /// Gbps"`; `"4 Gbps"`.
     expand_rate: Unit<Rate>,
-    /// Rate of a client's disk, in bits per second. Default: `"4 Gbps"`.
+    /// Bits per second at which a client expands, and at which its disk writes. Default: `"8
+    /// Gbps"`; `"4 Gbps"`.
     disk_rate: Unit<Rate>,
     /// Expanded bytes that can wait for the disk. Default: `"64 MiB"`.
     write_buffer: Unit<Bytes>,
-    /// Groups in which clients start. Default: 1.
+    /// Groups in which clients start, and time between them (`"0 s"`: all at once). Default: 1;
+    /// none.
     groups: u32,
-    /// Time between groups. `"0 s"` starts all at once.
+    /// Groups in which clients start, and time between them (`"0 s"`: all at once). Default: 1;
+    /// none.
     #[serde(skip_serializing_if = "Option::is_none")]
     interval: Option<Unit<Span>>,
     /// Instead of groups: clients start at random within this time.

@@ -65,15 +65,20 @@ impl From<OrderName> for Order {
 keys! {
     /// Frisbee's keys. A missing key has the default of the authors' code.
     struct FrisbeeKeys for ClientConfig {
-        /// Chunks that a client holds before expansion. Default: 64.
+        /// Chunks that a client holds before expansion; that it requests ahead; most incomplete
+        /// ones with which it requests more. Default: 64; 2; 8.
         buffers: Whole<1, 65_534, u16> => buffers,
-        /// Chunks that it requests ahead. Default: 2.
+        /// Chunks that a client holds before expansion; that it requests ahead; most incomplete
+        /// ones with which it requests more. Default: 64; 2; 8.
         read_ahead: Whole<1, 65_534, u16> => read_ahead,
-        /// Most incomplete chunks with which it requests more. Default: 8.
+        /// Chunks that a client holds before expansion; that it requests ahead; most incomplete
+        /// ones with which it requests more. Default: 64; 2; 8.
         in_progress: Whole<1, 65_534, u16> => in_progress,
-        /// Time that it waits for a packet. Default: `"30 ms"`.
+        /// Time that it waits for a packet; such times in succession before it requests again.
+        /// Default: `"30 ms"`; 3.
         receive_timeout: AboveZero<Span> => receive_timeout,
-        /// Such times in succession before it requests again. Default: 3.
+        /// Time that it waits for a packet; such times in succession before it requests again.
+        /// Default: `"30 ms"`; 3.
         idle_timeouts: Whole<1, 1_000, u32> => idle_timeouts,
         /// Time between two requests for a chunk, of any client. `"0 s"`: none. Default: `"1 s"`.
         // Zero disables the rule.
@@ -84,9 +89,9 @@ keys! {
         order: OrderName => order,
         /// Rate of the server on the link. Sets `gap`.
         rate: AboveZero<Rate>,
-        /// Blocks of a burst. Default: 16.
+        /// Blocks of a burst; time between bursts (`"0 s"`: no pacing). Default: 16; `"2 ms"`.
         burst: Whole<1, 65_536, u32>,
-        /// Time between bursts. `"0 s"`: no pacing. Default: `"2 ms"`.
+        /// Blocks of a burst; time between bursts (`"0 s"`: no pacing). Default: 16; `"2 ms"`.
         // Zero disables pacing.
         gap: Unit<Span>,
         /// Bursts shrink after loss. Default: false.
@@ -143,13 +148,14 @@ keys! {
         /// 2.
         // Zero is the paper's rule: only clients that have reported a chunk serve it.
         pending: AtMost<16, u8> => pending,
-        /// Time that a finished client still serves. Default: `"0 s"`, which is Rackweave's
-        /// inference.
+        /// Time that a finished client still serves (Rackweave's inference). Default: `"0 s"`.
         linger: Unit<Span>,
-        /// Control packets that a switch handles. 0: no limit. Default: 0.
+        /// Control packets that a switch handles (0: no limit), and most that wait. Default: 0;
+        /// 1000.
         // Zero if the program runs in the switch's data plane.
         switch_requests_per_second: AtMost<1_000_000_000, u32>,
-        /// Most that wait for it. Default: 1000.
+        /// Control packets that a switch handles (0: no limit), and most that wait. Default: 0;
+        /// 1000.
         switch_queue: AtMost<1_000_000, u32>,
     }
 }
@@ -174,20 +180,22 @@ keys! {
         batch: Whole<1, 4_096, u16> => batch,
         /// A client's outstanding chunks. Default: 16.
         outstanding: Whole<1, 4_096, u16> => outstanding,
-        /// Chunks after which a client reports. Default: 1.
+        /// Chunks, and time, after which a client reports. Default: 1; `"100 ms"`.
         report_every: Whole<1, 65_535, u16> => report_every,
-        /// Time after which it reports, too. Default: `"100 ms"`.
+        /// Chunks, and time, after which a client reports. Default: 1; `"100 ms"`.
         report_interval: AboveZero<Span> => report_interval,
         /// Least time between requests for a chunk. Frisbee's is 1 s. Default: `"250 ms"`.
         retry: AboveZero<Span> => retry,
-        /// Chunks that a host sends at a time. 0: no limit. Default: 8.
+        /// Chunks that a host, and the server, sends at a time. 0: no limit. Default: 8; `uploads`.
         // Zero for no limit, as with a sender thread for each peer.
         uploads: AtMost<65_535, u16> => serve.uploads,
-        /// The same of the server. Default: `uploads`.
+        /// Chunks that a host, and the server, sends at a time. 0: no limit. Default: 8; `uploads`.
         server_uploads: AtMost<65_535, u16>,
-        /// What carries chunks: `"tcp"` or `"fluid"`. Default: `"tcp"`.
+        /// What carries chunks: `"tcp"` or `"fluid"`; least time between computations of its rates.
+        /// Default: `"tcp"`; `"0 s"`.
         carrier: CarrierName,
-        /// With `"fluid"`: least time between computations of rates. Default: `"0 s"`.
+        /// What carries chunks: `"tcp"` or `"fluid"`; least time between computations of its rates.
+        /// Default: `"tcp"`; `"0 s"`.
         fluid_interval: Unit<Span>,
     }
 }

@@ -111,6 +111,7 @@ pub struct ServerReport {
 
 /// What the switches of SWP2P have counted.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct SwitchReport {
     /// The control packets that they have handled. One that crosses two switches counts twice.
     pub handled: u64,
@@ -199,6 +200,7 @@ impl ImageResult {
 
 /// The object `image` of a point in `summary.json`.
 #[derive(Clone, Debug, Deserialize, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct ImageSummary {
     /// The length of the image in bytes.
     pub bytes: u64,
@@ -264,6 +266,7 @@ pub struct ImageSummary {
 
 /// The results of one client.
 #[derive(Clone, Debug, Deserialize, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct ClientSummary {
     /// Its host.
     pub host: u32,

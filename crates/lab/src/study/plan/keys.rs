@@ -30,9 +30,9 @@ pub(crate) struct PlanKeys {
     groups: u32,
     /// Delays of a change, one per instance. Default: 0, 1, 5, 10, 25, 100 ms.
     delays: Vec<Unit<Span>>,
-    /// ToRs that aggregate. Default: `[0]`.
+    /// ToRs that aggregate, and slots of each. Default: `[0]`; 65,536.
     programmable: Vec<u32>,
-    /// Slots of each of them. Default: 65,536.
+    /// ToRs that aggregate, and slots of each. Default: `[0]`; 65,536.
     slots: u32,
 }
 
@@ -84,8 +84,8 @@ enum AlgorithmName {
 keys! {
     /// The keys of the planner.
     struct Keys {
-        /// `"heuristic"`, `"exact"`, `"eclipse"`, `"hysteresis"`, `"greedy"` or `"fixed"`. Default:
-        /// `"heuristic"`.
+        /// In `[transport]`: `"heuristic"`, `"exact"`, `"eclipse"`, `"hysteresis"`, `"greedy"` or
+        /// `"fixed"`. Default: `"heuristic"`.
         algorithm: AlgorithmName,
     }
 }

@@ -100,6 +100,7 @@ pub struct PlanResult {
 
 /// The object `plan` of a point in `summary.json`.
 #[derive(Clone, Debug, Deserialize, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct PlanSummary {
     /// The number of instances.
     pub instances: u64,
@@ -115,6 +116,7 @@ pub struct PlanSummary {
 
 /// A distribution of gaps.
 #[derive(Clone, Copy, Debug, Deserialize, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct GapSummary {
     /// The mean.
     pub mean: f64,

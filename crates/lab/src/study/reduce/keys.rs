@@ -20,25 +20,26 @@ use crate::study::Ground;
 pub(crate) struct ReduceKeys {
     /// Number of jobs. Default: 1.
     jobs: u32,
-    /// Workers of a job, at most 64. Default: 3.
+    /// Workers of a job, at most 64, and most of them per host. Default: 3; 1.
     workers: u32,
-    /// Most workers of a job per host. Default: 1.
+    /// Workers of a job, at most 64, and most of them per host. Default: 3; 1.
     per_host: u32,
     /// `"random"`. `"worker-localized"`: workers on as few hosts as possible, the master on
     /// another. `"cluster-localized"`: with the master. Default: `"random"`.
     placement: Placement,
-    /// Lists of hosts: job *i* runs on group *i* modulo their number. Default: all hosts.
+    /// Lists of hosts, and hosts: job *i* has group, or master, *i* modulo their number. Masters
+    /// need `placement = "random"`. Default: all hosts; chosen with the workers.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     groups: Vec<Vec<u32>>,
-    /// Hosts: job *i* has master *i* modulo their number. Needs `placement = "random"`. Default:
-    /// chosen with the workers.
+    /// Lists of hosts, and hosts: job *i* has group, or master, *i* modulo their number. Masters
+    /// need `placement = "random"`. Default: all hosts; chosen with the workers.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     masters: Vec<u32>,
     /// Time between starts of jobs. Default: `"0 s"`.
     interval: Unit<Span>,
-    /// Least length of a job's data, uniform up to `largest`. Default: `"50 MB"`.
+    /// Length of a job's data, uniform from `size` to `largest`. Default: `"50 MB"`; `size`.
     size: Unit<Bytes>,
-    /// Largest length. Default: `size`.
+    /// Length of a job's data, uniform from `size` to `largest`. Default: `"50 MB"`; `size`.
     #[serde(skip_serializing_if = "Option::is_none")]
     largest: Option<Unit<Bytes>>,
     /// `"scatter"`: each worker gets its part. `"broadcast"`: each gets all data. `"local"`: they

@@ -87,6 +87,7 @@ impl ReduceResult {
 
 /// The object `reduce` of a point in `summary.json`.
 #[derive(Clone, Debug, Deserialize, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct ReduceSummary {
     /// The time of a job from its start until its result is there: the job completion time.
     pub jct_us: Range,
@@ -133,6 +134,7 @@ pub struct ReduceSummary {
 
 /// The number of jobs that were finished at a time.
 #[derive(Clone, Copy, Debug, Deserialize, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct MarkSummary {
     /// The time.
     pub at_us: f64,
@@ -142,6 +144,7 @@ pub struct MarkSummary {
 
 /// A job in `summary.json` and `reduce_jobs.csv`. Times that have not come are NaN (`null` in JSON).
 #[derive(Clone, Debug, Deserialize, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct JobSummary {
     /// The job's number.
     pub job: u16,

@@ -67,8 +67,7 @@ pub struct Config {
     pub most_bytes: u64,
 }
 
-/// The choice is ours, found by sweeps over 4, 8 and 30 clients that start at once, or 2 s apart (`docs/ops/imaging.md`, "Chunks, windows
-/// and requests"). All clients work on the same window, so that holders and requesters meet. With less on request than half a window a
+/// The choice is Rackweave's, found by sweeps over 4, 8 and 30 clients that start at once, or 2 s apart. All clients work on the same window, so that holders and requesters meet. With less on request than half a window a
 /// client waits for its neighbours; with more, holders have long queues, and clients that started earlier wait behind later ones.
 impl Default for Config {
     fn default() -> Self {
