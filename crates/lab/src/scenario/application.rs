@@ -17,8 +17,8 @@ pub(crate) struct ApplicationKeys {
     copy_rate: Option<Unit<Rate>>,
     /// Time per message or response. Default: `"0 s"`.
     per_message: Unit<Span>,
-    /// Time to create and reclaim an RPC, at either end; on a one-id stream once per direction.
-    /// Default: `"0 s"`.
+    /// Time to create and reclaim an RPC, at either end; on a one-id stream per direction. Default:
+    /// `"0 s"`.
     per_rpc: Unit<Span>,
 }
 

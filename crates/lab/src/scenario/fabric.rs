@@ -23,7 +23,7 @@ pub(crate) struct Fabric {
     /// `"single-switch"`, `"dumbbell"`, `"leaf-spine"`, `"fat-tree"`, or a pod: `"racks"`,
     /// `"rackless"`, `"tor-circuits"`. Required.
     pub(crate) topology: TopologyName,
-    /// single-switch: number of hosts, required. rackless: servers, by default one per port.
+    /// single-switch: hosts, required. rackless: servers, by default one per port.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) hosts: Option<AtLeast<2>>,
     /// dumbbell: hosts at this side. Required.
@@ -32,10 +32,10 @@ pub(crate) struct Fabric {
     /// dumbbell: hosts at this side. Required.
     #[serde(skip_serializing_if = "Option::is_none")]
     right: Option<AtLeast<1>>,
-    /// leaf-spine: number of leaves, and of hosts at each. Required.
+    /// leaf-spine: leaves, and hosts at each. Required.
     #[serde(skip_serializing_if = "Option::is_none")]
     leaves: Option<AtLeast<1>>,
-    /// leaf-spine: number of leaves, and of hosts at each. Required.
+    /// leaf-spine: leaves, and hosts at each. Required.
     #[serde(skip_serializing_if = "Option::is_none")]
     hosts_per_leaf: Option<AtLeast<1>>,
     /// leaf-spine: spines, with one link to each leaf. Default: by `oversubscription` and
@@ -56,7 +56,7 @@ pub(crate) struct Fabric {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) circuit_ports: Option<PerTor>,
     /// rackless: each server's ToR: `[0, 0, 1, 1]`. tor-circuits: pairs of ToRs, also repeated:
-    /// `[[0, 1], [0, 2]]`. Default: rackless: in order; tor-circuits: required.
+    /// `[[0, 1], [0, 2]]`. Default: rackless: in order; otherwise required.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) circuits: Option<Vec<Circuit>>,
     /// Pods: time in which the OCS switches, and from then until links are up. Default: `"25 ms"`;
@@ -95,16 +95,16 @@ pub(crate) struct Fabric {
     /// Propagation delay of hosts' links, and between switches. Default: `"50 ns"`.
     #[serde(default = "default_link_delay")]
     core_link_delay: Unit<Span>,
-    /// From the transport's decision to the first bit on the link, and from the last bit to the
+    /// From the transport's decision to the first bit on the link; from the last bit to the
     /// transport. Default: `"500 ns"`.
     #[serde(default = "default_host_delay")]
     host_send_delay: Unit<Span>,
-    /// From the transport's decision to the first bit on the link, and from the last bit to the
+    /// From the transport's decision to the first bit on the link; from the last bit to the
     /// transport. Default: `"500 ns"`.
     #[serde(default = "default_host_delay")]
     host_receive_delay: Unit<Span>,
-    /// Time per packet of a host's receive processor; 1024 packets wait, more are dropped. Not in
-    /// ideal times or with `[host]`; simulator only.
+    /// Time per packet of a host's receive processor; 1024 wait, more are dropped. Not in ideal
+    /// times or with `[host]`; simulator only.
     #[serde(skip_serializing_if = "Option::is_none")]
     host_receive_cost: Option<Unit<Span>>,
     /// Table: the switches, all alike.
@@ -141,8 +141,7 @@ struct Switch {
     /// Multiple of its free part that a port may hold. Default: 1.
     #[serde(skip_serializing_if = "Option::is_none")]
     shared_alpha: Option<f64>,
-    /// Limit: longer queues mark ECN-capable packets. Default: `"65 packets"` (DCTCP's rule at 10
-    /// Gbps).
+    /// Limit: longer queues mark ECN-capable packets. Default: `"65 packets"` (DCTCP at 10 Gbps).
     ecn_threshold: Limit,
     /// `true` or a table: full queues trim packets to headers. Default: false.
     // A resolved scenario omits `trim = false`, because a sweep over a key of the table could not replace it.
@@ -152,7 +151,7 @@ struct Switch {
     #[serde(skip_serializing_if = "is_true")]
     priorities: bool,
     /// The message with the fewest remaining bytes goes first, and a full queue drops from that
-    /// with the most. Not with `trim`, `shared_buffer` or `priorities = false`. Default: false.
+    /// with the most. Only with `priorities`, without `trim` and `shared_buffer`. Default: false.
     #[serde(skip_serializing_if = "is_false")]
     pfabric: bool,
     /// Above `ecn_threshold` packets that are not ECN-capable are dropped (Aeolus). Default: false.
@@ -223,7 +222,7 @@ struct TrimQueues {
     header_queue: Limit,
     /// Headers without room return to senders. Default: true.
     return_to_sender: bool,
-    /// Headers and packets of the highest priority per packet of data, 1 to 255. `"unlimited"`:
+    /// Headers and packets of the highest priority per packet of data, at most 255. `"unlimited"`:
     /// strict priority; data can wait for seconds. Default: 10.
     headers_per_packet: Count,
 }

@@ -138,7 +138,7 @@ pub(crate) struct QuantileKey(pub(crate) f64, pub(crate) Microseconds);
 #[serde(deny_unknown_fields, default)]
 pub(crate) struct HostTable {
     /// `"per-direction"`: one for receiving and one for sending at each host. A number: shared by
-    /// all hosts and the switch process, first come, first served. Default: `"per-direction"`.
+    /// all hosts and the switch process. Default: `"per-direction"`.
     pub(crate) processors: ProcessorsKey,
     /// Processor time of a system call that moves a batch. Default: 0.
     pub(crate) send_system_call_ns: Nanoseconds,
@@ -173,11 +173,10 @@ pub(crate) struct HostTable {
     /// For information only.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) clock_grain_ns: Option<Nanoseconds>,
-    /// How late a sleeping thread runs: quantiles `[share, microseconds]`, linear in between.
-    /// Default: never late.
+    /// How late a sleeping thread runs: quantiles `[share, microseconds]`. Default: never late.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub(crate) wake_us: Vec<QuantileKey>,
-    /// Processor time of going to sleep and waking up. Default: 0.
+    /// Processor time of sleeping and waking up. Default: 0.
     pub(crate) wake_cost_ns: Nanoseconds,
     /// `host_send_delay` and `host_receive_delay` are for ideal times only. Default: true.
     pub(crate) replaces_delays: bool,
@@ -208,10 +207,9 @@ pub(crate) struct SwitchTable {
     pub(crate) byte_ns: Nanoseconds,
     /// Of each pair that a program consumes. Default: 0.
     pub(crate) pair_ns: Nanoseconds,
-    /// Processor time of going to sleep and waking up. Default: 0.
+    /// Processor time of sleeping and waking up. Default: 0.
     pub(crate) wake_cost_ns: Nanoseconds,
-    /// How late a sleeping thread runs: quantiles `[share, microseconds]`, linear in between.
-    /// Default: never late.
+    /// How late a sleeping thread runs: quantiles `[share, microseconds]`. Default: never late.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub(crate) wake_us: Vec<QuantileKey>,
     /// A turn starts at the earliest this long after the one before. Default: 0.

@@ -16,14 +16,14 @@ pub(crate) struct Measure {
     /// otherwise `"0 s"`.
     #[serde(skip_serializing_if = "Option::is_none")]
     warmup: Option<Unit<Span>>,
-    /// Measured messages. `"unlimited"`: all between warm-up and time limit. Default: poisson,
-    /// closed-loop, periodic: 100,000; otherwise `"unlimited"`.
+    /// Measured messages. `"unlimited"`: all until the time limit. Default: poisson, closed-loop,
+    /// periodic: 100,000; otherwise `"unlimited"`.
     #[serde(skip_serializing_if = "Option::is_none")]
     messages: Option<Count>,
     /// Start of statistics of ports. Default: the warm-up's end.
     #[serde(skip_serializing_if = "Option::is_none")]
     queues_from: Option<Unit<Span>>,
-    /// Simulated time that ends the run. 50 million packets under way do too ("packet limit").
+    /// Simulated time that ends the run, as do 50 million packets under way ("packet limit").
     /// Default: `"10 s"`.
     time_limit: Unit<Span>,
     /// `"count"`, or `"leave out"`: see below. Default: `"count"`.

@@ -61,8 +61,8 @@ pub enum Nic {
 pub(super) struct TestbedKeys {
     /// TCP in namespaces: `"kernel"`, or `"machine"` for Rackweave's. Default: `"kernel"`.
     tcp: TcpBy,
-    /// Order of a host's frames in namespaces: `"fifo"`, as from a plain NIC, or `"fair"`: UDP and
-    /// others in turns, as simulated. Default: `"fifo"`.
+    /// Order of a host's frames in namespaces: `"fifo"`, or `"fair"`: UDP and others in turns, as
+    /// simulated. Default: `"fifo"`.
     nic: Nic,
     /// Packets times links that the machine can carry, or `"unlimited"`; estimated before the run.
     /// Default: 300,000.

@@ -31,25 +31,25 @@ pub(crate) struct Workload {
     /// Longer messages get this size. Not for trace.
     #[serde(skip_serializing_if = "Option::is_none")]
     truncate: Option<Unit<Bytes>>,
-    /// CSV file: sizes between two lines are equally probable; false: do not occur. Default: true.
+    /// CSV file: sizes between two lines are equally probable, or do not occur. Default: true.
     #[serde(skip_serializing_if = "Option::is_none")]
     interpolate: Option<bool>,
     /// poisson, incast: share of each sender's link, at most 1; of an incast that then recurs, of a
     /// receiver's link. Default: poisson: required.
     #[serde(skip_serializing_if = "Option::is_none")]
     load: Option<Share>,
-    /// poisson: bytes that `load` counts: `"payload"`, or `"wire"`: with headers, gaps, and Homa's
-    /// and pFabric's control packets. Default: `"payload"`.
+    /// poisson: `load` counts `"payload"`, or `"wire"`: with headers, gaps, and Homa's and
+    /// pFabric's control packets. Default: `"payload"`.
     #[serde(skip_serializing_if = "Option::is_none")]
     load_counts: Option<Counts>,
-    /// periodic: rate of each sender's message bytes, evenly spaced from a random start. Required.
+    /// periodic: rate of each sender's message bytes, from a random start. Required.
     #[serde(skip_serializing_if = "Option::is_none")]
     rate: Option<Unit<Rate>>,
     /// `"one-way"`. `"rpc"`: with a response, which latency includes. `"stream"`: so on streams.
     /// Default: `"one-way"`.
     #[serde(default)]
     exchange: ExchangeName,
-    /// rpc, stream: size of the responses; stream: also `"none"`. Default: that of the request.
+    /// rpc, stream: size of responses; stream: also `"none"`. Default: that of the request.
     #[serde(skip_serializing_if = "Option::is_none")]
     response: Option<Response>,
     /// stream: `"one-id"`: an open RPC of the transport, whose messages are spans of bytes that are
@@ -68,7 +68,7 @@ pub(crate) struct Workload {
     /// No receivers for trace, nor for an incast to one. Default: all.
     #[serde(skip_serializing_if = "Option::is_none")]
     receivers: Option<Hosts>,
-    /// incast: the host that all send to; if it recurs also `"any"`, another each time. Default: 0.
+    /// incast: the host that all send to; if it recurs also `"any"`. Default: 0.
     #[serde(skip_serializing_if = "Option::is_none")]
     receiver: Option<Receiver>,
     /// closed-loop: outstanding messages per sender. Default: 1.
@@ -82,11 +82,10 @@ pub(crate) struct Workload {
     /// start, evenly spaced, within `measure.warmup`. Default: `"0 s"`.
     #[serde(skip_serializing_if = "Option::is_none")]
     ramp: Option<Unit<Span>>,
-    /// incast, permutation, all-to-all: messages per sender (all-to-all: and peer). Default: 1.
+    /// incast, permutation, all-to-all: messages per sender (and peer). Default: 1.
     #[serde(skip_serializing_if = "Option::is_none")]
     messages_per_sender: Option<u64>,
-    /// incast: interval of recurrence, from `start` to `stop`. Each time as many `senders` as given
-    /// (default: all but the receiver) are drawn at random. Default: never.
+    /// incast: interval of recurrence; `senders` are drawn at random each time. Default: never.
     #[serde(skip_serializing_if = "Option::is_none")]
     every: Option<Unit<Span>>,
     /// incast: largest delay of a sender, uniform. Default: `"0 s"`.
@@ -102,8 +101,7 @@ pub(crate) struct Workload {
     /// Messages start between these times. Default: `"0 s"`; never.
     #[serde(skip_serializing_if = "Option::is_none")]
     stop: Option<Unit<Span>>,
-    /// Table: what receiving costs. Each host has a thread per stream of messages, which processes
-    /// requests and responses in order.
+    /// Table: what receiving costs a host's thread, which processes a stream's messages in order.
     #[serde(default, skip_serializing_if = "ApplicationKeys::is_default")]
     application: ApplicationKeys,
 }

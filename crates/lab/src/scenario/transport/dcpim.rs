@@ -36,7 +36,7 @@ keys! {
         /// Packets: longer messages wait for tokens; most unused tokens of a message on all
         /// channels. Default: the bandwidth-delay product.
         token_window: Whole<1, { u32::MAX }, u32>,
-        /// Time from its last token until a message wants tokens for missing packets. Late data
+        /// Time after its last token until a message wants tokens for missing packets; late data
         /// adds twice the mean excess. Default: the bandwidth-delay product's time.
         resend_after: Unit<Span> => resend_after,
         /// Range of the hosts' starts of epochs. Default: `"0 s"`.

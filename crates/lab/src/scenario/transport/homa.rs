@@ -51,8 +51,8 @@ keys! {
         /// workload.
         unscheduled_levels: u8,
         /// `"workload"`: levels carry equally many bytes of it. `"linux"`: the module's. A list:
-        /// the longest message of each unscheduled level but the last, highest first. Default:
-        /// `"workload"`; linux: `"linux"`.
+        /// the longest message of each unscheduled level but the last. Default: `"workload"`;
+        /// linux: `"linux"`.
         cutoffs: Cutoffs,
         /// Packets take any path. Default: true; linux: false.
         spray: bool => spray,
@@ -77,19 +77,19 @@ keys! {
         /// repeated each tick. Default: profile.
         request_ack_ticks: u16 => request_ack_ticks,
         /// Restarts of a message that its receiver does not know, with one packet. 0:
-        /// `timeout_resends`, with the unscheduled window, as in the module. Default: 100.
+        /// `timeout_resends`, with the unscheduled window. Default: 100.
         max_restarts: u16 => max_restarts,
         /// Lost bytes are requested, silent peers given up. false: a message that loses a packet
         /// never ends. Default: true; sigcomm18: false.
         resends: bool => resends,
-        /// Lost packets are requested as fast as they can arrive, and none that wait behind higher
-        /// priorities. false: all at a message's timeout. Default: true; linux: false.
+        /// Lost packets are requested as fast as they can arrive, or all at a message's timeout.
+        /// Default: true; linux: false.
         paced_resends: bool => paced_resends,
-        /// Without `paced_resends`: a RESEND asks for all gaps, or everything; false: the first gap
-        /// or packet. Default: true; linux, leverage-homa: false.
+        /// Without `paced_resends`: a RESEND asks for all gaps, or the first. Default: true; linux,
+        /// leverage-homa: false.
         resend_all_gaps: bool => resend_all_gaps,
-        /// One RESEND per peer and `resend_interval`, and all its messages fail together; false:
-        /// per message. Default: false; linux, leverage-homa: true.
+        /// One RESEND per peer and `resend_interval`, and all its messages fail together. Default:
+        /// false; linux, leverage-homa: true.
         one_resend_per_peer: bool => one_resend_per_peer,
         /// A RESEND is answered with BUSY while granted bytes are unsent. Default: false; linux,
         /// leverage-homa: true.
@@ -99,24 +99,25 @@ keys! {
         need_ack_resends: bool => need_ack_resends,
         /// Unread bytes that a stream may receive. Default: `"1048576 B"`.
         stream_window: Size32 => streams.window_bytes,
-        /// Round trips are measured by time stamps. The keys below need it, except
-        /// `unscheduled_ratio`. Default: false; leverage-homa: true.
+        /// Round trips are measured by time stamps, for all keys below but `unscheduled_ratio`.
+        /// Default: false; leverage-homa: true.
         measure_rtt: bool => leverage.measure_rtt,
         /// A smallest round trip counts for half to all of it. Default: `"10 s"`.
         min_rtt_window: Unit<Span> => leverage.min_rtt_window,
         /// Grants are `scheduled_factor` smallest round trips at link rate, in all `overcommit`
-        /// times that. Default: false; leverage-homa: true.
+        /// times that. Default: false, leverage-homa: true; 3.
         scheduled_window: bool => leverage.scheduled_window,
-        /// See `scheduled_window`. Default: 3.
+        /// Grants are `scheduled_factor` smallest round trips at link rate, in all `overcommit`
+        /// times that. Default: false, leverage-homa: true; 3.
         scheduled_factor: u32 => leverage.scheduled_factor,
         /// Bytes without grants follow the smallest round trip and congestion. Default: false;
         /// leverage-homa: true.
         unscheduled_window: bool => leverage.unscheduled_window,
         /// Rate of peers' links, if lower. Default: this host's.
         peer_link: Unit<Rate> => leverage.peer_link,
-        /// `"recent"`: the last round trip is over `congestion_factor` smallest ones. `"average"`:
-        /// the average is over `scheduled_factor` of them by `average_deviation`. `"none"`.
-        /// Default: `"none"`; leverage-homa: `"recent"`.
+        /// `"recent"`: the last round trip exceeds `congestion_factor` smallest ones. `"average"`:
+        /// the average exceeds `scheduled_factor` by `average_deviation`. `"none"`. Default:
+        /// `"none"`; leverage-homa: `"recent"`.
         congestion_by: CongestionBy => leverage.congestion,
         /// Of `congestion_by`. A round trip weighs 2 to the power of minus `average_shift` in the
         /// average. Default: 8; 3; 0.5.

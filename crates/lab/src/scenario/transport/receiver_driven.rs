@@ -128,13 +128,14 @@ keys! {
         free_tokens: AtLeast<1, u16>,
         /// Longer messages have no free packets. Default: false; yaps: true.
         free_for_short_only: bool => free_for_short_only,
-        /// Time before the end of the free packets at which the next token is sent. Default: a
-        /// round trip; yaps, polo-slides: `"0 s"`.
+        /// Time before the end of the free packets of the next token. Default: a round trip; yaps,
+        /// polo-slides: `"0 s"`.
         token_lead: Unit<Span> => token_lead,
         /// Validity of a token. Default: 1.5 full packets on the link.
         token_expiry: Unit<Span> => token_expiry,
-        /// Time from its last token until a message gets tokens for missing packets. Late data adds
-        /// twice the mean excess. Default: 9 full packets; paper: or a round trip and one more.
+        /// Time after its last token until a message gets tokens for missing packets; late data
+        /// adds twice the mean excess. Default: 9 full packets; paper: or a round trip and one
+        /// more.
         resend_after: Unit<Span> => resend_after,
         /// Next message: `"srpt"` or `"round-robin"`. Default: `"srpt"`; polo-slides:
         /// `"round-robin"`.

@@ -22,7 +22,7 @@ keys! {
         bdp: AboveZero<Bytes>,
         /// B, in `bdp`: credit and unscheduled data on their way to a receiver. Default: 1.5.
         global_bucket: Products,
-        /// In `bdp`: the same from one sender without marks, and the most sent without credit by a
+        /// In `bdp`: the same from one sender without marks, and the most without credit of a
         /// message and to a receiver. Default: 1.
         sender_bucket: Products,
         /// In `bdp`: least `sender_bucket` by marks of the sender, and of switches. Default: 0.1;
@@ -47,7 +47,7 @@ keys! {
         /// 2: unscheduled data has priority. 1: none has. Default: 2.
         data_levels: u8,
         /// Time until credit for a missing packet is given again, doubled each time, and longer
-        /// while much is on its way. Default: ten `bdp` on the link, at least `"100 us"`.
+        /// under load. Default: ten `bdp` on the link, at least `"100 us"`.
         resend_after: Unit<Span> => resend_after,
         /// Packets take any path. Default: true.
         spray: bool => common.spray,

@@ -19,8 +19,8 @@ keys! {
         profile: Profile,
         /// tcp: `"cubic"`, `"newreno"`, or, with the kernel's TCP, `"bbr"`. Default: `"cubic"`.
         congestion: Congestion,
-        /// `"cubic"`: slow start's end before a loss: `"linux"`, `"plus-plus"` (RFC 9406; no effect
-        /// below an RTT of 4 ms) or `"off"`. Default: `"linux"`.
+        /// cubic: slow start's end before a loss: `"linux"`, `"plus-plus"` (RFC 9406; from an RTT
+        /// of 4 ms on) or `"off"`. Default: `"linux"`.
         hystart: HyStart,
         /// First congestion window, in segments. Default: 10.
         initial_window: AtLeast<1> => initial_window_segments,
@@ -52,11 +52,11 @@ keys! {
         limited_transmit: bool => limited_transmit,
         /// A probe finds losses at the tail (RFC 8985). Default: true.
         tail_loss_probe: bool => tail_loss_probe,
-        /// Losses, also of retransmissions, are found by time (RFC 8985); false: by RFC 6675.
-        /// Default: true.
+        /// Losses, also of retransmissions, are found by time (RFC 8985), or by RFC 6675. Default:
+        /// true.
         rack: bool => rack,
-        /// After losses and marks the window shrinks by what arrives (RFC 6937, RFC 9937); false:
-        /// at once. Default: true.
+        /// After losses and marks the window shrinks by what arrives (RFC 6937, RFC 9937), or at
+        /// once. Default: true.
         prr: bool => prr,
         /// Reductions in vain are undone (RFC 5682, RFC 3708). Default: true.
         undo: bool => undo,

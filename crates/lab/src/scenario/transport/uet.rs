@@ -44,8 +44,8 @@ keys! {
         max_rto: Unit<Span> => max_rto,
         /// Packets take any path. Default: true.
         spray: bool => common.spray,
-        /// Values that choose a packet's path: a power of two up to 4096. 1: one path per message.
-        /// 0: switches choose. Default: 64, or enough for all paths.
+        /// Values that choose a packet's path: a power of two up to 4096. 1: one path. 0: switches
+        /// choose. Default: 64, or enough for all paths.
         entropies: u16,
     }
 }

@@ -17,11 +17,10 @@ use crate::study::{Ground, Receivers, numbers, racks, spread};
 #[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
 #[serde(deny_unknown_fields, default)]
 pub(crate) struct CastKeys {
-    /// The sending host, or a list, one per port. What goes to everyone leaves by all, what goes to
-    /// one receiver by the port in its rack, or the first. Default: 0.
+    /// The sending host, or a list, one per port. What goes to one receiver leaves by the port in
+    /// its rack, or the first. Default: 0.
     sender: Hosts,
-    /// A number, from each rack in turn without sender and controller, or a list, in a chain in its
-    /// order. Default: 4.
+    /// A number, from each rack in turn, or a list, in a chain in its order. Default: 4.
     receivers: Receivers,
     /// `"orca"`: the paper's 34 files (92,034,996 bytes). Or sizes. Default: `"orca"`.
     files: Files,
@@ -40,8 +39,7 @@ pub(crate) struct CastKeys {
     processes: u32,
     /// Table: what sending costs. Default: nothing.
     cpu: CpuKeys,
-    /// Table: tables of Orca's control plane are built and measured too, on another fabric.
-    /// Default: none.
+    /// Table: Orca's control plane is built and measured too, on another fabric. Default: none.
     #[serde(skip_serializing_if = "Option::is_none")]
     plane: Option<PlaneKeys>,
 }

@@ -61,9 +61,8 @@ enum SpreadName {
 keys! {
     /// Orca's keys. A missing key has the default of the flow or of the host.
     struct OrcaKeys for OrcaScheme {
-        /// Where copies are made: `"labels"`: by switches. `"relay"`: by agents, with one sender
-        /// port. `"multicast"`: by switches, to all hosts. `"unicast"`: by the sender. Default:
-        /// `"labels"`.
+        /// Who copies: `"labels"`: switches. `"relay"`: agents, with one sender port.
+        /// `"multicast"`: switches, to all hosts. `"unicast"`: the sender. Default: `"labels"`.
         spread: SpreadName,
         /// Bytes of a full packet, 64 B to 1440 B. Default: `"1440 B"`.
         payload: Unit<Bytes>,
@@ -90,8 +89,7 @@ keys! {
 keys! {
     /// The keys of the scheme with a UDP socket for each receiver.
     struct UnicastKeys {
-        /// cast-unicast, cast-tcp, cast-chain: bytes of a socket's buffer. Default: cast-unicast:
-        /// 212,992; otherwise 4 MiB.
+        /// cast-*: bytes of a socket's buffer. Default: cast-unicast: 212,992; otherwise 4 MiB.
         socket: AboveZero<Bytes>,
     }
 }
@@ -99,8 +97,7 @@ keys! {
 keys! {
     /// The keys of the schemes over connections, in addition to TCP's.
     struct StreamKeys {
-        /// cast-unicast, cast-tcp, cast-chain: bytes of a socket's buffer. Default: cast-unicast:
-        /// 212,992; otherwise 4 MiB.
+        /// cast-*: bytes of a socket's buffer. Default: cast-unicast: 212,992; otherwise 4 MiB.
         socket: AboveZero<Bytes>,
         /// cast-chain: bytes forwarded at a time. Default: `"64 KiB"`.
         chunk: AboveZero<Bytes>,

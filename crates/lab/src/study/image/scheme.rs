@@ -138,13 +138,13 @@ keys! {
     struct Swp2pKeys for directory::Config {
         /// Who redirects requests: `"switch"` or `"server"`. Default: `"switch"`.
         assist: Assist,
-        /// Holder that is chosen: `"round-robin"`, as in the slides, or `"least-loaded"`. Default:
+        /// Holder that is chosen: `"round-robin"`, the slides', or `"least-loaded"`. Default:
         /// `"least-loaded"`.
         policy: PolicyName => policy,
         /// Leaf-spine: holders in the rack are preferred. false needs `assist = "server"`. Default:
         /// true.
         prefer_rack: bool,
-        /// Waiting clients that may follow one another before a holder. The slides' is 0. Default:
+        /// Waiting clients that may follow one another before a holder; 0 in the slides. Default:
         /// 2.
         // Zero is the paper's rule: only clients that have reported a chunk serve it.
         pending: AtMost<16, u8> => pending,
@@ -171,12 +171,12 @@ enum CarrierName {
 keys! {
     /// The keys of the schemes whose clients request chunks, in addition to TCP's.
     struct RequestKeys for p2p::client::Config {
-        /// `"paper"`: round the image, from a start by client. `"windows"`: so in one window after
-        /// the other. `"random"`. `"in-order"`. Default: `"windows"`.
+        /// `"paper"`: round the image, from a start by client. `"windows"`: so in each window in
+        /// turn. `"random"`. `"in-order"`. Default: `"windows"`.
         order: RequestOrder,
-        /// Chunks of a window. Default: 32.
+        /// Chunks of a window; most consecutive ones in a request. Default: 32; 1.
         window: Whole<1, 65_535, u32>,
-        /// Most consecutive chunks of a request. Default: 1.
+        /// Chunks of a window; most consecutive ones in a request. Default: 32; 1.
         batch: Whole<1, 4_096, u16> => batch,
         /// A client's outstanding chunks. Default: 16.
         outstanding: Whole<1, 4_096, u16> => outstanding,

@@ -2,12 +2,12 @@
 
 use rackweave_core::rng::mix;
 use rackweave_core::{Bytes, HostId, Rng, Span, Time};
-use rackweave_group::reduce::job::{self, Costs, Job, Map};
 use rackweave_sim::config::{Fault, FaultKind, FaultPlace};
 use rackweave_wire::reduce::{MAX_WORKERS, Operator};
 use rackweave_workload::text::TextModel;
 use serde::{Deserialize, Serialize};
 
+use super::job::{self, Costs, Job, Map};
 use super::{ReduceConfig, scheme};
 use crate::scenario::keys::Chosen;
 use crate::scenario::problem::Problem;
@@ -27,19 +27,19 @@ pub(crate) struct ReduceKeys {
     /// `"random"`. `"worker-localized"`: workers on as few hosts as possible, the master on
     /// another. `"cluster-localized"`: with the master. Default: `"random"`.
     placement: Placement,
-    /// Lists of hosts, and hosts: job *i* has group, or master, *i* modulo their number. Masters
+    /// Job *i* runs on group (list of hosts) *i*, with master *i*, modulo their number. Masters
     /// need `placement = "random"`. Default: all hosts; chosen with the workers.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     groups: Vec<Vec<u32>>,
-    /// Lists of hosts, and hosts: job *i* has group, or master, *i* modulo their number. Masters
+    /// Job *i* runs on group (list of hosts) *i*, with master *i*, modulo their number. Masters
     /// need `placement = "random"`. Default: all hosts; chosen with the workers.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     masters: Vec<u32>,
     /// Time between starts of jobs. Default: `"0 s"`.
     interval: Unit<Span>,
-    /// Length of a job's data, uniform from `size` to `largest`. Default: `"50 MB"`; `size`.
+    /// Length of a job's data, uniform between them. Default: `"50 MB"`; `size`.
     size: Unit<Bytes>,
-    /// Length of a job's data, uniform from `size` to `largest`. Default: `"50 MB"`; `size`.
+    /// Length of a job's data, uniform between them. Default: `"50 MB"`; `size`.
     #[serde(skip_serializing_if = "Option::is_none")]
     largest: Option<Unit<Bytes>>,
     /// `"scatter"`: each worker gets its part. `"broadcast"`: each gets all data. `"local"`: they
