@@ -41,16 +41,17 @@ mod encoder;
 mod error;
 pub mod lines;
 mod master;
+mod members;
 mod moves;
 mod net;
 mod vector;
-mod waiting;
 pub mod words;
 mod worker;
 
 pub use encoder::Encoder;
 pub use error::ReduceError;
 pub use master::{Master, MasterConfig, MasterEvent, Outcome, Stats};
+pub use members::MemberEvent;
 pub use moves::{JobMove, Moves, OpticalSwitch};
 pub use net::{Attachment, Machine, Net};
 pub use rackweave_group::reduce::master::{Absence, Aggregation, Epochs};

@@ -8,13 +8,13 @@ use rackweave_group::reduce::Failure;
 use rackweave_group::reduce::master::{Absence, Aggregation, Config, Event};
 use rackweave_group::reduce::node::MasterSide;
 use rackweave_linux::{Clock, random};
-use rackweave_wire::reduce::{Header, MASTER, MAX_WORKERS, Operator};
+use rackweave_wire::reduce::{Header, MAX_WORKERS, Operator};
 
 use crate::ReduceError;
 use crate::error::without;
+use crate::members::{MemberEvent, Waiting};
 use crate::moves::{Mover, Moves};
-use crate::net::{self, Attachment, Net, Numbers};
-use crate::waiting::Waiting;
+use crate::net::{self, Attachment, Net};
 
 /// The configuration of a master.
 #[derive(Clone, Copy, Debug)]
@@ -57,23 +57,8 @@ impl MasterConfig {
 /// What a master reports while it runs.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum MasterEvent {
-    /// A worker has joined.
-    Joined {
-        /// Its number.
-        worker: u8,
-        /// Its address.
-        address: String,
-    },
-    /// A worker ends before the job. Another process can take its place.
-    Left {
-        /// Its number.
-        worker: u8,
-    },
-    /// These workers have not joined, or have left: reported after 5 s, when others are missing, and every 30 s.
-    Waiting {
-        /// Their numbers.
-        workers: Vec<u8>,
-    },
+    /// A worker has joined or left, or is waited for.
+    Member(MemberEvent),
     /// All workers have joined, and begin to send.
     Started {
         /// The number of slots that the switch has granted, 0 without a switch.
@@ -243,19 +228,16 @@ impl Master {
         report: &mut dyn FnMut(MasterEvent),
     ) -> Result<Outcome, ReduceError> {
         let Self { config, mut net } = self;
-        let host = match config.attachment {
-            Attachment::Udp(_) => MASTER,
-            Attachment::Overlay { me, .. } => me,
-        };
         let secrets = random();
-        let machine = Config {
+        let (host, workers) = (config.attachment.master_host(), config.workers);
+        let mut machine = Config {
             operator: config.operator,
             aggregation: config.aggregation,
             probe: config.requires_switch,
-            give_up: config.patience,
-            join_within: config.join_within,
-            ..Config::new(config.job, host, config.workers, secrets as u64, (secrets >> 64) as u64)
+            ..Config::new(config.job, host, workers, secrets as u64, (secrets >> 64) as u64)
         };
+        machine.members.give_up = config.patience;
+        machine.members.join_within = config.join_within;
         let now = net.now();
         let mut machine = Machine(MasterSide::new(machine, now), None);
         let mut refused: Option<Absence> = None;
@@ -264,9 +246,7 @@ impl Master {
             net.turn_and_wait(&mut machine)?;
             let side = &mut machine.0;
             let now = net.now();
-            if let Numbers::Hashed(hashed) = &mut net.numbers {
-                hashed.keep((0..config.workers).filter_map(|it| side.machine().worker_host(it)));
-            }
+            net.keep((0..workers).filter_map(|worker| side.machine().worker_host(worker)));
             if stop.load(Ordering::Relaxed) {
                 side.interrupt(now);
             }
@@ -293,7 +273,7 @@ impl Master {
             if let Some(workers) = waiting.due(now, side.machine().missing())
                 && side.progress().outcome.is_none()
             {
-                report(MasterEvent::Waiting { workers });
+                report(MasterEvent::Member(MemberEvent::Waiting { workers }));
             }
         }
         // What was polled last is sent.
@@ -345,10 +325,10 @@ fn translated(
 ) -> Option<MasterEvent> {
     Some(match event {
         Event::Joined { worker } => {
-            let host = side.machine().worker_host(worker)?;
-            MasterEvent::Joined { worker, address: net.numbers.name(host) }
+            let address = net.numbers.name(side.machine().worker_host(worker)?);
+            MasterEvent::Member(MemberEvent::Joined { worker, address })
         }
-        Event::Left { worker } => MasterEvent::Left { worker },
+        Event::Left { worker } => MasterEvent::Member(MemberEvent::Left { worker }),
         Event::Started { slots, epochs, keys } => MasterEvent::Started { slots, epochs, keys },
         Event::WithoutSwitch(absence) => {
             MasterEvent::WithoutSwitch(without(config.aggregation?.switch, absence))
@@ -362,11 +342,9 @@ fn translated(
 }
 
 fn explain(failure: Failure, config: &MasterConfig, side: &MasterSide, net: &Net) -> ReduceError {
-    let patience = config.patience;
     let gone = |worker, has_left| {
         let host = side.machine().worker_host(worker);
-        let address = host.map_or_else(String::new, |host| net.numbers.name(host));
-        ReduceError::WorkerGone { worker, address, has_left, patience }
+        net.gone(worker, host, has_left, config.patience)
     };
     match failure {
         Failure::WorkerSilent { worker } => gone(worker, false),

@@ -33,6 +33,16 @@ pub enum Attachment {
     },
 }
 
+impl Attachment {
+    /// The number of a master that is attached in this way.
+    pub(crate) const fn master_host(&self) -> HostId {
+        match *self {
+            Self::Udp(_) => MASTER,
+            Self::Overlay { me, .. } => me,
+        }
+    }
+}
+
 /// How numbers follow from addresses.
 #[derive(Debug)]
 pub(crate) enum Numbers {
@@ -269,6 +279,25 @@ impl Net {
             return Ok((net, MASTER));
         }
         Ok((Self::at(SocketAddr::new(ip, 0), numbers(), clock)?, MASTER))
+    }
+
+    /// Keeps the addresses of these hosts, which are the workers of a job.
+    pub(crate) fn keep(&mut self, members: impl Iterator<Item = HostId>) {
+        if let Numbers::Hashed(hashed) = &mut self.numbers {
+            hashed.keep(members);
+        }
+    }
+
+    /// Says which worker is gone, by the address of its host.
+    pub(crate) fn gone(
+        &self,
+        worker: u8,
+        host: Option<HostId>,
+        has_left: bool,
+        patience: Span,
+    ) -> ReduceError {
+        let address = host.map_or_else(String::new, |host| self.numbers.name(host));
+        ReduceError::WorkerGone { worker, address, has_left, patience }
     }
 
     /// Returns the address of the socket.

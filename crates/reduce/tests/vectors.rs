@@ -9,8 +9,8 @@ use std::thread::{Scope, ScopedJoinHandle};
 use rackweave_core::Span;
 use rackweave_group::reduce::vector::values::Values;
 use rackweave_reduce::{
-    AllReduce, AllReduceConfig, Element, ReduceError, VectorMaster, VectorMasterConfig,
-    VectorMasterEvent, VectorStats,
+    AllReduce, AllReduceConfig, Element, MemberEvent, ReduceError, VectorMaster,
+    VectorMasterConfig, VectorMasterEvent, VectorStats,
 };
 
 fn master(workers: u8, steps: u32) -> VectorMaster {
@@ -93,7 +93,9 @@ fn mistakes_are_named() {
         });
         // Until the first worker has joined, another one would determine what the vectors are.
         let joined = events.recv().unwrap();
-        assert!(matches!(joined, VectorMasterEvent::Joined { worker: 0, .. }), "{joined:?}");
+        let is_first =
+            matches!(joined, VectorMasterEvent::Member(MemberEvent::Joined { worker: 0, .. }));
+        assert!(is_first, "{joined:?}");
         let error = AllReduce::<i64>::join(to(1), 11, Arc::default()).unwrap_err().to_string();
         let expected = "have 10 elements of type i64, and that of this worker has 11 of type i64";
         assert!(error.contains(expected), "{error}");

@@ -3,14 +3,15 @@
 use miette::miette;
 use rackweave_core::{Destination, HostId};
 use rackweave_reduce::{
-    Aggregation, Attachment, Master, MasterConfig, MasterEvent, Moves, Outcome, ReduceError,
+    Aggregation, Attachment, Master, MasterConfig, MasterEvent, MemberEvent, Moves, Outcome,
+    ReduceError,
 };
 use rackweave_wire::reduce::number_of;
 
 use super::circuits::Controller;
-use super::ended;
 use super::hosts_args::{MasterArgs, OutputArgs, OverlayArgs};
 use super::output::{Sink, json, summary};
+use super::{ended, failed};
 use crate::shell::signal::Interrupt;
 use crate::shell::{events, exit, status};
 
@@ -41,11 +42,7 @@ pub(super) fn master(args: &MasterArgs) -> miette::Result<u8> {
     };
     match result {
         Ok(outcome) => finish(&outcome, sink, &args.output, workers),
-        Err(ReduceError::Interrupted) => {
-            status("interrupted\n");
-            Ok(exit::INTERRUPTED)
-        }
-        Err(error) => ended(&error.to_string()),
+        Err(error) => failed(&error),
     }
 }
 
@@ -67,11 +64,21 @@ pub(super) fn finish(
     Ok(exit::DONE)
 }
 
-/// Names the workers for which a master waits.
-pub(super) fn waiting(workers: &[u8]) -> String {
-    let numbers: Vec<String> = workers.iter().map(u8::to_string).collect();
-    let noun = if workers.len() == 1 { "worker" } else { "workers" };
-    format!("waiting for {noun} {} to join\n", numbers.join(", "))
+/// Says what has become of a job's workers.
+pub(super) fn of_members(event: &MemberEvent) -> String {
+    match event {
+        MemberEvent::Joined { worker, address } => {
+            format!("worker {worker} has joined from {address}\n")
+        }
+        MemberEvent::Left { worker } => {
+            format!("worker {worker} has left; another process can take its place\n")
+        }
+        MemberEvent::Waiting { workers } => {
+            let numbers: Vec<String> = workers.iter().map(u8::to_string).collect();
+            let noun = if workers.len() == 1 { "worker" } else { "workers" };
+            format!("waiting for {noun} {} to join\n", numbers.join(", "))
+        }
+    }
 }
 
 pub(super) fn show(event: &MasterEvent, quiet: bool) {
@@ -81,13 +88,7 @@ pub(super) fn show(event: &MasterEvent, quiet: bool) {
             return status(&format!("note: {why}; the master adds up instead\n"));
         }
         _ if quiet => return,
-        MasterEvent::Joined { worker, address } => {
-            format!("worker {worker} has joined from {address}\n")
-        }
-        MasterEvent::Left { worker } => {
-            format!("worker {worker} has left; another process can take its place\n")
-        }
-        MasterEvent::Waiting { workers } => waiting(workers),
+        MasterEvent::Member(event) => of_members(event),
         MasterEvent::Started { slots: 0, keys, .. } => {
             format!("started: about {keys} keys, which the master adds up\n")
         }

@@ -14,6 +14,7 @@ mod worker;
 
 use crate::shell::{exit, status};
 use clap::Subcommand;
+use rackweave_reduce::ReduceError;
 
 // Descriptions are those of the arguments' types: a doc comment here would replace them, and hide their long form.
 #[derive(Debug, Subcommand)]
@@ -37,6 +38,15 @@ pub(crate) fn reduce(command: &ReduceCommand) -> miette::Result<u8> {
         ReduceCommand::WordCount(args) => wordcount::wordcount(args),
         ReduceCommand::AllReduce(args) => allreduce::allreduce(args),
     }
+}
+
+/// Reports why a job has no result.
+fn failed(error: &ReduceError) -> miette::Result<u8> {
+    if matches!(error, ReduceError::Interrupted) {
+        status("interrupted\n");
+        return Ok(exit::INTERRUPTED);
+    }
+    ended(&error.to_string())
 }
 
 /// Reports why a job has failed.

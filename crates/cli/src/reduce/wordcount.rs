@@ -7,18 +7,18 @@ use miette::miette;
 use rackweave_core::{Destination, HostId, Span};
 use rackweave_reduce::words::{Piece, Split, WordsError, divide, files};
 use rackweave_reduce::{
-    Aggregation, Attachment, Encoder, Master, MasterAt, MasterConfig, MasterEvent, Operator,
-    ReduceError, WorkerConfig, run_worker,
+    Aggregation, Attachment, Encoder, Master, MasterAt, MasterConfig, MasterEvent, MemberEvent,
+    Operator, ReduceError, WorkerConfig, run_worker,
 };
 
-use super::ended;
 use super::hosts_args::WordCountArgs;
 use super::local::{LOOPBACK, Local, watch};
 use super::master::{finish, show};
 use super::output::Sink;
 use super::worker::count;
+use super::{ended, failed};
+use crate::shell::escaped;
 use crate::shell::signal::Interrupt;
-use crate::shell::{escaped, exit, status};
 
 pub(super) fn wordcount(args: &WordCountArgs) -> miette::Result<u8> {
     let stop = Interrupt::watch()?;
@@ -67,7 +67,7 @@ pub(super) fn wordcount(args: &WordCountArgs) -> miette::Result<u8> {
         let watched = scope.spawn(|| watch(stop.flag(), &over));
         let result = master.run(&over, &mut |event| match &event {
             // They are threads that read.
-            MasterEvent::Waiting { .. } => {}
+            MasterEvent::Member(MemberEvent::Waiting { .. }) => {}
             event => show(event, quiet),
         });
         over.store(true, Ordering::Relaxed);
@@ -92,11 +92,7 @@ pub(super) fn wordcount(args: &WordCountArgs) -> miette::Result<u8> {
     }
     match result {
         Ok(outcome) => finish(&outcome, sink, &args.output, args.workers),
-        Err(ReduceError::Interrupted) => {
-            status("interrupted\n");
-            Ok(exit::INTERRUPTED)
-        }
-        Err(error) => ended(&error.to_string()),
+        Err(error) => failed(&error),
     }
 }
 

@@ -10,10 +10,10 @@ use miette::miette;
 use rackweave_core::HostId;
 use rackweave_reduce::words::{Piece, Split, WordsError, files, words};
 use rackweave_reduce::{
-    Attachment, Encoder, MasterAt, ReduceError, WorkerConfig, WorkerReport, lines, run_worker,
+    Attachment, Encoder, MasterAt, WorkerConfig, WorkerReport, lines, run_worker,
 };
 
-use super::ended;
+use super::failed;
 use super::hosts_args::{OverlayArgs, WorkerArgs, address};
 use super::master::attachment;
 use crate::shell::signal::Interrupt;
@@ -50,11 +50,7 @@ pub(super) fn worker(args: &WorkerArgs) -> miette::Result<u8> {
             show(&report, args)?;
             Ok(exit::DONE)
         }
-        Err(ReduceError::Interrupted) => {
-            status("interrupted\n");
-            Ok(exit::INTERRUPTED)
-        }
-        Err(error) => ended(&error.to_string()),
+        Err(error) => failed(&error),
     }
 }
 

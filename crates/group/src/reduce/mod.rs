@@ -2,10 +2,11 @@
 //! result, which is exact whatever the network does.
 //!
 //! - [`worker`], [`master`]: the machines of hosts; [`switch`] and [`system`]: the program of switches.
+//! - [`membership`]: who takes part in a job, of pairs or of vectors.
 //! - [`key`], [`table`]: keys of fixed length, and the slots in which they are added up; [`sketch`]: how many keys there are.
 //! - [`source`]: what a worker sends, divided into epochs; [`totals`]: what the master has collected.
 //! - [`vector`]: the same for dense vectors, which all workers get the sum of (all-reduce).
-//! - [`packet`]: packets in the simulator; [`node`]: the machines of a host; [`job`]: whole jobs, as nodes of the simulator.
+//! - [`packet`]: packets in the simulator; [`node`]: the machines of a host.
 //!
 //! ```text
 //!  Worker 0 ─ Data ─┐                    ┌─ Residual: pairs without a slot ──> Master
@@ -21,12 +22,11 @@
 //! announced by the workers, from ATP that keys are compared and that what finds no slot goes on to the master, and from ASK the window of
 //! seen packets.
 
-pub mod job;
 pub mod key;
 pub mod master;
+pub mod membership;
 pub mod node;
 pub mod packet;
-mod silence;
 pub mod sketch;
 pub mod source;
 pub mod switch;

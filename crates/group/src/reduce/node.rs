@@ -143,7 +143,7 @@ impl MasterSide {
     pub fn new(config: master::Config, now: Time) -> Self {
         Self {
             master: Master::new(config, now),
-            totals: Totals::new(config.operator, mix(config.secret)),
+            totals: Totals::new(config.operator, mix(config.members.secret)),
             progress: Progress::default(),
             addresses: Vec::new(),
             news: VecDeque::new(),
@@ -279,7 +279,7 @@ impl MasterSide {
     /// Drops what has been collected, and returns it.
     pub fn take_totals(&mut self) -> Totals {
         let config = self.master.config();
-        let none = Totals::new(config.operator, mix(config.secret));
+        let none = Totals::new(config.operator, mix(config.members.secret));
         core::mem::replace(&mut self.totals, none)
     }
 
@@ -373,7 +373,7 @@ impl ReduceNode {
             return;
         }
         let masters =
-            self.masters.iter_mut().filter(|side| side.master.config().job == message.job);
+            self.masters.iter_mut().filter(|side| side.master.config().members.job == message.job);
         for side in masters {
             side.handle(now, packet.src, &message, marked, payload);
         }

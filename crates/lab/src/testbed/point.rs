@@ -9,9 +9,11 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::time::Duration;
 
 use rackweave_core::{HostId, Span, Time};
-use rackweave_group::reduce::job::{Job, Record};
 use rackweave_linux::Clock;
 use rackweave_linux::sys::{set_ordinary_priority, set_realtime_priority};
+use rackweave_rackless::config::Configuration;
+use rackweave_rackless::control::{Controlled, Controller, Status};
+use rackweave_rackless::demand::JobId;
 use rackweave_sim::Fabric;
 use rackweave_sim::config::{Circuits, FaultKind, FaultPlace};
 use rackweave_sim::result::{End, RunResult};
@@ -30,7 +32,8 @@ use super::protocol::{
 use super::worker::SWITCH_PRIORITY;
 use super::{PointWork, Testbed, TestbedError, space, worker};
 use crate::scenario::PointSpec;
-use crate::study::reduce::{Controlled, Controller, ReduceConfig};
+use crate::study::reduce::job::{self, Job};
+use crate::study::reduce::{ReduceConfig, circuits, controller};
 use crate::study::{Study, StudyDetail, StudySummary};
 
 /// The time from when all workers have read the scenario to the start of the load. In it they bind their addresses and
@@ -93,7 +96,7 @@ struct PointRun<'a> {
     crashed_at: BTreeMap<u32, u64>,
     host_ends: BTreeMap<u32, HostEnd>,
     /// The control plane of jobs, if the scenario has one.
-    controller: Option<Controller<'a>>,
+    controller: Option<Controller>,
     /// How far jobs have come, and those that wait for a grant.
     jobs: BTreeMap<u16, JobEnd>,
     ready: VecDeque<u16>,
@@ -110,19 +113,21 @@ struct Bed<'r, 'a> {
 }
 
 impl Controlled for Bed<'_, '_> {
-    fn jobs(&mut self, ready: &mut VecDeque<u16>) -> Vec<(Job, Record)> {
-        ready.append(&mut self.run.ready);
+    fn look(&mut self, ready: &mut VecDeque<JobId>) -> Vec<Status> {
+        ready.extend(self.run.ready.drain(..).map(job::id));
         let record = |job: &Job| self.run.jobs.get(&job.number).map(JobEnd::record);
         let jobs = self.reduce.jobs.iter();
-        jobs.map(|job| (job.clone(), record(job).unwrap_or_default())).collect()
+        jobs.map(|job| record(job).unwrap_or_default().status(job)).collect()
     }
 
-    fn grant(&mut self, _now: Time, job: &Job) {
-        self.run.command(Role::Host(job.master.0), &Command::Grant(job.number));
+    fn grant(&mut self, _now: Time, job: JobId) {
+        if let Some(job) = self.reduce.job_of(job) {
+            self.run.command(Role::Host(job.master.0), &Command::Grant(job.number));
+        }
     }
 
-    fn reconfigure(&mut self, circuits: &Circuits) -> Option<Time> {
-        match self.run.change_circuits(circuits) {
+    fn reconfigure(&mut self, to: &Configuration) -> Option<Time> {
+        match self.run.change_circuits(&circuits(to)) {
             Ok(lit) => Some(lit),
             Err(error) => {
                 self.failed = Some(error);
@@ -184,7 +189,7 @@ pub(super) fn run(
         host_faults: host_faults(point),
         crashed_at: BTreeMap::new(),
         host_ends: BTreeMap::new(),
-        controller: planned.map(|reduce| Controller::new(reduce, config)),
+        controller: planned.map(|reduce| controller(reduce, config)),
         jobs: BTreeMap::new(),
         ready: VecDeque::new(),
         lit: None,

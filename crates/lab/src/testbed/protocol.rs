@@ -8,13 +8,13 @@ use std::path::PathBuf;
 use rackweave_core::{FailReason, RecoveryCounters, RoundTrip, Span, Time};
 use rackweave_group::app::Report;
 use rackweave_group::reduce::Failure;
-use rackweave_group::reduce::job::{Errors, Record};
 use rackweave_sim::config::Circuits;
 use rackweave_sim::result::{Counters, LinkStats, QueueSample};
 use rackweave_wire::pcapng::Frame;
 use serde::{Deserialize, Serialize};
 
 use crate::study::image::{ClientReport, ServerReport};
+use crate::study::reduce::job::{Errors, Record};
 
 /// The role of a process in a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Deserialize, Serialize)]

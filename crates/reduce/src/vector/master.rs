@@ -9,11 +9,11 @@ use rackweave_group::reduce::vector::layout::Layout;
 use rackweave_group::reduce::vector::master::{Config, Event, Master, Vectors};
 use rackweave_group::reduce::vector::node::{Aggregator, VectorNode};
 use rackweave_linux::{Clock, random};
-use rackweave_wire::reduce::{Format, MASTER, MAX_CHUNK_BYTES, MAX_POOL, MAX_WORKERS, Shape};
+use rackweave_wire::reduce::{Format, MAX_CHUNK_BYTES, MAX_POOL, MAX_WORKERS, Shape};
 
 use crate::error::without;
-use crate::net::{Attachment, Net, Numbers};
-use crate::waiting::Waiting;
+use crate::members::{MemberEvent, Waiting};
+use crate::net::{Attachment, Net};
 use crate::{Absence, ReduceError};
 
 /// The configuration of a group's master.
@@ -67,23 +67,8 @@ impl VectorMasterConfig {
 /// What a master reports while it runs.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum VectorMasterEvent {
-    /// A worker has joined.
-    Joined {
-        /// Its number.
-        worker: u8,
-        /// Its address.
-        address: String,
-    },
-    /// A worker ends before the job. Another process can take its place.
-    Left {
-        /// Its number.
-        worker: u8,
-    },
-    /// These workers have not joined, or have left: reported after 5 s, when others are missing, and every 30 s.
-    Waiting {
-        /// Their numbers.
-        workers: Vec<u8>,
-    },
+    /// A worker has joined or left, or is waited for.
+    Member(MemberEvent),
     /// A worker is refused, because its vectors are not those of the job.
     Refused {
         /// Its number.
@@ -199,10 +184,7 @@ impl VectorMaster {
         report: &mut dyn FnMut(VectorMasterEvent),
     ) -> Result<VectorStats, ReduceError> {
         let Self { config, mut net } = self;
-        let host = match config.attachment {
-            Attachment::Udp(_) => MASTER,
-            Attachment::Overlay { me, .. } => me,
-        };
+        let host = config.attachment.master_host();
         let mut node = node(&config, host, net.now());
         let (started, ended, absence, tenth) = (None, None, None, 0);
         let mut progress = Progress { host, started, ended, absence, tenth };
@@ -211,9 +193,7 @@ impl VectorMaster {
             net.turn_and_wait(&mut node)?;
             let now = net.now();
             let Some(master) = node.master_mut() else { break };
-            if let Numbers::Hashed(hashed) = &mut net.numbers {
-                hashed.keep((0..config.workers).filter_map(|worker| master.worker_host(worker)));
-            }
+            net.keep((0..config.workers).filter_map(|worker| master.worker_host(worker)));
             if stop.load(Ordering::Relaxed) {
                 master.interrupt(now);
             }
@@ -228,7 +208,7 @@ impl VectorMaster {
             if let Some(workers) = waiting.due(now, master.missing())
                 && progress.ended.is_none()
             {
-                report(VectorMasterEvent::Waiting { workers });
+                report(VectorMasterEvent::Member(MemberEvent::Waiting { workers }));
             }
         }
         // What was polled last is sent.
@@ -272,12 +252,12 @@ fn node(config: &VectorMasterConfig, host: HostId, now: Time) -> VectorNode {
         aggregators.push(host);
     }
     let secrets = random();
-    let machine = Config {
+    let mut machine = Config {
         aggregators,
-        give_up: config.patience,
-        join_within: config.join_within,
         ..Config::new(job, workers, vectors, secrets as u64, (secrets >> 64) as u64)
     };
+    machine.members.give_up = config.patience;
+    machine.members.join_within = config.join_within;
     // A chunk of integers takes as many slots as one of floats that has the same bytes.
     let (length, format, elements) = (1, Format::I64, chunk_bytes / Format::I64.bytes());
     let layout = Layout { length, elements, pool, format, steps, workers };
@@ -323,9 +303,9 @@ impl Progress {
         Some(match event {
             Event::Joined { worker } => {
                 let address = net.numbers.name(master.worker_host(worker)?);
-                VectorMasterEvent::Joined { worker, address }
+                VectorMasterEvent::Member(MemberEvent::Joined { worker, address })
             }
-            Event::Left { worker } => VectorMasterEvent::Left { worker },
+            Event::Left { worker } => VectorMasterEvent::Member(MemberEvent::Left { worker }),
             Event::Replaced { worker } => VectorMasterEvent::Replaced { worker },
             Event::OtherVector { worker, length, format } => {
                 let found = Shape { length, format };
@@ -364,12 +344,8 @@ fn explain(
     net: &Net,
     absence: Option<Absence>,
 ) -> ReduceError {
-    let patience = config.patience;
-    let gone = |worker, has_left| {
-        let host = master.worker_host(worker);
-        let address = host.map_or_else(String::new, |host| net.numbers.name(host));
-        ReduceError::WorkerGone { worker, address, has_left, patience }
-    };
+    let gone =
+        |worker, has_left| net.gone(worker, master.worker_host(worker), has_left, config.patience);
     match (failure, config.switch.zip(absence)) {
         (Failure::WorkerSilent { worker }, _) => gone(worker, false),
         (Failure::WorkerLeft { worker }, _) => gone(worker, true),

@@ -6,8 +6,8 @@ use rackweave_reduce::{
     Attachment, ReduceError, VectorMaster, VectorMasterConfig, VectorMasterEvent, VectorStats,
 };
 
-use super::super::ended;
-use super::super::master::{attachment, switch, waiting};
+use super::super::master::{attachment, of_members, switch};
+use super::super::{ended, failed};
 use super::args::MasterArgs;
 use crate::shell::signal::Interrupt;
 use crate::shell::{events, exit, status};
@@ -31,11 +31,7 @@ pub(super) fn master(args: &MasterArgs) -> miette::Result<u8> {
             }
             Ok(exit::DONE)
         }
-        Err(ReduceError::Interrupted) => {
-            status("interrupted\n");
-            Ok(exit::INTERRUPTED)
-        }
-        Err(error) => ended(&error.to_string()),
+        Err(error) => failed(&error),
     }
 }
 
@@ -68,13 +64,7 @@ fn show(event: &VectorMasterEvent, quiet: bool) {
             ));
         }
         _ if quiet => return,
-        VectorMasterEvent::Joined { worker, address } => {
-            format!("worker {worker} has joined from {address}\n")
-        }
-        VectorMasterEvent::Left { worker } => {
-            format!("worker {worker} has left; another process can take its place\n")
-        }
-        VectorMasterEvent::Waiting { workers } => waiting(workers),
+        VectorMasterEvent::Member(event) => of_members(event),
         VectorMasterEvent::Started { shape, pool, switch } => {
             let by = switch.as_deref().unwrap_or("the master");
             let values = number::grouped(shape.length);

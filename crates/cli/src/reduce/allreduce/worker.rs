@@ -11,9 +11,9 @@ use miette::miette;
 use rackweave_lab::report::number;
 use rackweave_reduce::{AllReduce, AllReduceConfig, AllReduceReport, Element, ReduceError, digest};
 
-use super::super::ended;
 use super::super::output::Sink;
 use super::super::worker::master_at;
+use super::super::{ended, failed};
 use super::args::{TypeArg, WorkerArgs};
 use crate::shell::signal::Interrupt;
 use crate::shell::{escaped, events, exit, status};
@@ -46,11 +46,7 @@ fn add<T: Element>(args: &WorkerArgs) -> miette::Result<u8> {
     }
     match sum(config, &mut vector, sink, Arc::clone(stop.flag()), args.output.quiet) {
         Ok(report) => show(&report, args),
-        Err(Failed::Job(ReduceError::Interrupted)) => {
-            status("interrupted\n");
-            Ok(exit::INTERRUPTED)
-        }
-        Err(Failed::Job(error)) => ended(&error.to_string()),
+        Err(Failed::Job(error)) => failed(&error),
         Err(Failed::Output(why)) => ended(&why),
     }
 }

@@ -3,6 +3,8 @@
 use rackweave_core::{HostId, Span};
 use rackweave_wire::reduce::{Operator, Rule};
 
+use super::super::membership;
+
 /// The slots of a switch that a job wants.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Aggregation {
@@ -53,12 +55,10 @@ impl Aggregation {
 /// How a master behaves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Config {
-    /// The number of the job.
-    pub job: u16,
+    /// The job, and how its workers are kept.
+    pub members: membership::Config,
     /// The master's own address.
     pub host: HostId,
-    /// The number of workers, 1 to 64.
-    pub workers: u8,
     /// How values of equal keys are combined.
     pub operator: Operator,
     /// The switch that adds up; `None` if the master does.
@@ -69,43 +69,20 @@ pub struct Config {
     pub hold: bool,
     /// The window of each worker in packets. SwitchML's is 256.
     pub window: u16,
-    /// A random number that becomes the job's token.
-    pub token: u64,
-    /// A random number from which cookies are made.
-    pub secret: u64,
-    /// How long a message waits for its answer before it is repeated; it doubles with each repetition.
-    pub retry: Span,
-    /// How often workers hear of the master, and must answer.
-    pub keepalive: Span,
-    /// After which silence another process may take a worker's place.
-    pub takeover: Span,
-    /// How long the master waits for a worker that is silent.
-    pub give_up: Span,
-    /// How long the master waits for all workers to join, from its start on.
-    pub join_within: Span,
 }
 
 impl Config {
-    /// A master that adds up itself, with the default timers: 20 ms until the first repetition, a sign of life each 250 ms, 1 s until a
-    /// worker can be replaced, 30 s of patience.
+    /// A master that adds up itself, with the timers of [`membership::Config::new`].
     #[must_use]
     pub const fn new(job: u16, host: HostId, workers: u8, token: u64, secret: u64) -> Self {
         Self {
-            job,
+            members: membership::Config::new(job, workers, token, secret),
             host,
-            workers,
             operator: Operator::Sum,
             aggregation: None,
             probe: false,
             hold: false,
             window: 256,
-            token,
-            secret,
-            retry: Span::from_ms(20),
-            keepalive: Span::from_ms(250),
-            takeover: Span::from_secs(1),
-            give_up: Span::from_secs(30),
-            join_within: Span::from_secs(30),
         }
     }
 }

@@ -6,20 +6,19 @@
 //! another attempt. Epochs whose sums the master has are never repeated.
 
 mod config;
-pub(in crate::reduce) mod member;
 pub(super) mod switch;
+mod taken;
 
 use std::collections::VecDeque;
 
-use rackweave_core::rng::mix;
 use rackweave_core::{HostId, Span, Time};
 use rackweave_wire::Id64;
-use rackweave_wire::reduce::{ADDRESS_BYTES, Body, Header, MAX_WORKERS, Pairs, Phase, Rule, State};
+use rackweave_wire::reduce::{Body, Header, MAX_WORKERS, Pairs, Phase, Rule, State};
 
-use self::member::{Arrival, Member};
 use self::switch::{Step, SwitchSide};
+use self::taken::Taken;
 use super::Failure;
-use super::silence::Silence;
+use super::membership::{self, Arrival, Leaving, Membership, Silence};
 use super::sketch::Sketch;
 
 pub use self::config::{Aggregation, Config, Epochs};
@@ -148,27 +147,24 @@ const MAX_ACKS: usize = 8192;
 pub struct Master {
     config: Config,
     attempt: u16,
-    version: u32,
     phase: Phase,
     epochs: u16,
     drained: u16,
     /// The workers that have finished each open epoch, by epoch modulo 2.
     finished: [u64; 2],
-    members: Vec<Member>,
+    members: Membership,
+    /// The packets of each worker that were taken.
+    taken: Vec<Taken>,
     sketch: Sketch,
     switch: SwitchSide,
-    challenges: VecDeque<(HostId, Header)>,
     acks: VecDeque<(HostId, Header)>,
     events: VecDeque<Event>,
-    started: Time,
     /// Since a worker has sent something new, or sums were collected, for the last time.
     progressed: Silence,
     is_held: bool,
     is_ready: bool,
     is_quiesced: bool,
     closes: u8,
-    /// Since the job has ended.
-    ended: Option<Silence>,
     counters: Counters,
 }
 
@@ -176,33 +172,31 @@ impl Master {
     /// A master that waits for its workers from now on.
     #[must_use]
     pub fn new(config: Config, now: Time) -> Self {
-        let workers = config.workers.clamp(1, MAX_WORKERS);
-        let config = Config { workers, ..config };
-        let mut switch = SwitchSide::new(config.aggregation, config.retry);
+        let workers = config.members.workers.clamp(1, MAX_WORKERS);
+        let members = membership::Config { workers, ..config.members };
+        let config = Config { members, ..config };
+        let mut switch = SwitchSide::new(config.aggregation, members.retry);
         if config.probe {
             switch.probe(now);
         }
         Self {
             config,
             attempt: 0,
-            version: 1,
             phase: Phase::Wait,
             epochs: 0,
             drained: 0,
             finished: [0; 2],
-            members: (0..workers).map(|_| Member::new(config.window)).collect(),
+            members: Membership::new(members, now),
+            taken: (0..workers).map(|_| Taken::new(config.window)).collect(),
             sketch: Sketch::default(),
             switch,
-            challenges: VecDeque::new(),
             acks: VecDeque::new(),
             events: VecDeque::new(),
-            started: now,
             progressed: Silence::since(now),
             is_held: config.hold,
             is_ready: false,
             is_quiesced: false,
             closes: 0,
-            ended: None,
             counters: Counters::default(),
         }
     }
@@ -227,38 +221,31 @@ impl Master {
 
     /// Returns the numbers of the workers that have not joined.
     pub fn missing(&self) -> impl Iterator<Item = u8> {
-        (0_u8..).zip(&self.members).filter(|(_, member)| !member.has_joined()).map(|(n, _)| n)
+        self.members.missing()
     }
 
     /// Returns the address of the process that has joined under a worker's number.
     #[must_use]
     pub fn worker_host(&self, worker: u8) -> Option<HostId> {
-        let member = self.members.get(usize::from(worker))?;
-        member.has_joined().then(|| member.host())
+        self.members.host_of(worker)
     }
 
     /// Whether nothing remains to be sent: the job has ended, and the workers know or do not answer.
     #[must_use]
     pub fn is_over(&self) -> bool {
-        self.ended.is_some()
-            && self.events.is_empty()
-            && self.members.iter().all(|member| !member.is_there() || member.has(self.version))
+        self.members.is_over() && self.events.is_empty()
     }
 
     /// Whether the job has ended, one way or the other.
     #[must_use]
     pub const fn has_ended(&self) -> bool {
-        self.ended.is_some()
+        self.members.has_ended()
     }
 
     /// The addresses of the workers, as [`Body::Open`] carries them.
     #[must_use]
     pub fn addresses(&self) -> Vec<u8> {
-        let mut bytes = Vec::with_capacity(self.members.len() * ADDRESS_BYTES);
-        for member in &self.members {
-            bytes.extend_from_slice(&member.host().0.to_be_bytes());
-        }
-        bytes
+        self.members.addresses()
     }
 
     /// Stops the job: workers send nothing new, and [`Event::Quiesced`] follows once all they have sent is acknowledged.
@@ -266,7 +253,7 @@ impl Master {
         if self.phase == Phase::Run {
             self.phase = Phase::Quiesce;
             self.is_quiesced = false;
-            self.version += 1;
+            self.members.change();
         }
     }
 
@@ -274,7 +261,7 @@ impl Master {
     pub fn resume(&mut self) {
         if self.phase == Phase::Quiesce {
             self.phase = Phase::Run;
-            self.version += 1;
+            self.members.change();
         }
     }
 
@@ -288,8 +275,8 @@ impl Master {
     pub fn fail(&mut self, now: Time, failure: Failure) {
         if self.phase != Phase::Failed {
             self.phase = Phase::Failed;
-            self.version += 1;
-            self.ended = Some(Silence::since(now));
+            self.members.change();
+            self.members.end(now);
             self.events.push_back(Event::Failed(failure));
         }
     }
@@ -304,14 +291,14 @@ impl Master {
         marked: bool,
         payload: &[u8],
     ) -> Placement {
-        if header.job != self.config.job {
+        if header.job != self.config.members.job {
             return self.stale();
         }
         if let Body::Join { instance, cookie, digest } = header.body {
             self.join(now, from, header, (instance, cookie.get(), digest.get()), payload);
             return Placement::Discard;
         }
-        if header.token.get() != self.config.token {
+        if header.token.get() != self.config.members.token {
             return self.stale();
         }
         match header.body {
@@ -354,10 +341,6 @@ impl Master {
         Placement::Discard
     }
 
-    const fn cookie(&self, host: HostId, instance: u32) -> u64 {
-        mix(mix(self.config.secret ^ host.0 as u64) ^ instance as u64)
-    }
-
     fn join(
         &mut self,
         now: Time,
@@ -367,21 +350,16 @@ impl Master {
         payload: &[u8],
     ) {
         let Some(sketch) = Sketch::from_bytes(payload) else { return };
-        let expected = self.cookie(from, instance);
-        if cookie != expected {
-            if self.challenges.len() < usize::from(MAX_WORKERS) {
-                let body = Body::Challenge { instance, cookie: Id64::new(expected) };
-                self.challenges.push_back((from, Header { body, token: Id64::new(0), ..*header }));
-            }
+        if !self.members.admits(from, header, instance, cookie) {
             return;
         }
-        let takeover = self.config.takeover;
-        let Some(member) = self.members.get_mut(usize::from(header.worker)) else { return };
         // Before sums are collected, all that the former process has sent is discarded.
         let digest = (digest, self.drained > 0);
-        match member.join(now, (from, instance), digest, takeover) {
-            Arrival::Known | Arrival::Taken | Arrival::OtherInput => {}
-            arrival @ (Arrival::First | Arrival::Replaced) => {
+        let arrival = self.members.join(now, header.worker, (from, instance), digest);
+        match arrival {
+            None => return,
+            Some(Arrival::Known | Arrival::Taken | Arrival::OtherInput) => {}
+            Some(arrival @ (Arrival::First | Arrival::Replaced)) => {
                 // Another life of the worker has the same pairs, so that the estimate of the keys remains.
                 if arrival == Arrival::First {
                     self.sketch.merge(&sketch);
@@ -395,19 +373,19 @@ impl Master {
             }
         }
         let is_waiting = self.phase == Phase::Wait && !self.switch.is_opening();
-        if is_waiting && self.members.iter().all(Member::has_joined) {
+        if is_waiting && self.members.is_complete() {
             self.start(now);
         }
     }
 
     /// Lets a job begin that waits ([`Config::hold`]), with these slots or without a switch.
     pub fn grant(&mut self, now: Time, aggregation: Option<Aggregation>) {
-        if !self.is_held || self.ended.is_some() {
+        if !self.is_held || self.has_ended() {
             return;
         }
         self.is_held = false;
         self.config.aggregation = aggregation;
-        self.switch = SwitchSide::new(aggregation, self.config.retry);
+        self.switch = SwitchSide::new(aggregation, self.config.members.retry);
         if self.is_ready {
             self.start(now);
         }
@@ -436,11 +414,9 @@ impl Master {
         if self.phase == Phase::Wait {
             self.phase = Phase::Run;
         }
-        self.version += 1;
+        self.members.change();
         self.progressed.hear(now);
-        for member in &mut self.members {
-            member.hear(now);
-        }
+        self.members.hear_all(now);
     }
 
     /// Discards the sums of open epochs and begins another attempt.
@@ -451,14 +427,13 @@ impl Master {
         self.attempt = attempt;
         self.counters.restarts += 1;
         self.finished = [0; 2];
-        for member in &mut self.members {
-            member.forget();
-        }
+        self.members.make_busy();
+        self.taken.iter_mut().for_each(Taken::forget);
         self.acks.clear();
         self.is_quiesced = false;
         self.events.push_back(Event::Discard { first: self.drained, worker });
         if !self.switch.begin(now) {
-            self.version += 1;
+            self.members.change();
         }
     }
 
@@ -493,8 +468,9 @@ impl Master {
         let is_open = (self.drained..self.drained.saturating_add(2)).contains(&epoch)
             && epoch < self.epochs
             && !self.switch.is_opening();
-        let member = self.members.get_mut(usize::from(header.worker));
-        let Some(member) = member.filter(|member| member.host() == from) else {
+        let taken = self.taken.get_mut(usize::from(header.worker));
+        let member = self.members.member(header.worker, from);
+        let Some((member, taken)) = member.zip(taken) else {
             self.stale();
             return false;
         };
@@ -503,7 +479,7 @@ impl Master {
             return false;
         }
         member.hear(now);
-        match member.seen(seq) {
+        match taken.has(seq) {
             None => {
                 self.stale();
                 return false;
@@ -519,7 +495,7 @@ impl Master {
             self.stale();
             return false;
         }
-        member.record(seq);
+        taken.insert(seq);
         self.progressed.hear(now);
         self.counters.packets += 1;
         self.acknowledge(from, header, seq, marked);
@@ -533,9 +509,8 @@ impl Master {
     }
 
     fn confirm(&mut self, now: Time, from: HostId, header: &Header, version: u32, idle: bool) {
-        let current = self.version;
-        let member = self.members.get_mut(usize::from(header.worker));
-        let Some(member) = member.filter(|member| member.host() == from) else {
+        let current = self.members.version();
+        let Some(member) = self.members.member(header.worker, from) else {
             self.stale();
             return;
         };
@@ -552,23 +527,17 @@ impl Master {
 
     /// A worker ends. Its sums remain until another process takes its place, or until it is missed.
     fn leave(&mut self, from: HostId, worker: u8) {
-        let is_waiting = self.phase == Phase::Wait;
-        let member = self.members.get_mut(usize::from(worker));
-        match member.filter(|member| member.host() == from && !member.has_left()) {
-            Some(member) => {
-                member.leave(is_waiting);
-                self.events.push_back(Event::Left { worker });
-            }
-            None => self.counters.stale += 1,
+        match self.members.leave(from, worker, self.phase != Phase::Wait) {
+            Leaving::Left => self.events.push_back(Event::Left { worker }),
+            Leaving::Again | Leaving::Stranger => self.counters.stale += 1,
         }
     }
 
     fn check_quiesced(&mut self) {
-        let is_idle = |member: &Member| member.has(self.version) && member.is_idle();
         if self.phase == Phase::Quiesce
             && !self.is_quiesced
             && !self.switch.is_busy()
-            && self.members.iter().all(is_idle)
+            && self.members.are_idle()
         {
             self.is_quiesced = true;
             self.events.push_back(Event::Quiesced);
@@ -577,7 +546,7 @@ impl Master {
 
     /// Collects the first open epoch once all workers have finished it.
     fn advance(&mut self, now: Time) {
-        let all = u64::MAX >> (64 - self.members.len());
+        let all = self.members.all();
         while self.drained < self.epochs && self.finished[usize::from(self.drained) % 2] == all {
             let is_exact = self.config.aggregation.is_some_and(|wanted| wanted.rule == Rule::Exact);
             if is_exact && self.switch.is_used() {
@@ -594,11 +563,11 @@ impl Master {
         self.progressed.hear(now);
         self.finished[usize::from(epoch) % 2] = 0;
         self.drained += 1;
-        self.version += 1;
+        self.members.change();
         self.events.push_back(Event::Drained { epoch });
         if self.drained == self.epochs {
             self.phase = Phase::Done;
-            self.ended = Some(Silence::since(now));
+            self.members.end(now);
             self.closes = if self.switch.is_used() { 2 } else { 0 };
             self.events.push_back(Event::Complete);
         }
@@ -656,43 +625,27 @@ impl Master {
 
     /// Called when the time that [`Master::poll_timeout`] returned has come.
     pub fn handle_timeout(&mut self, now: Time) {
-        if let Some(ended) = &mut self.ended {
-            // Workers that are gone do not answer.
-            if ended.look(now, self.config.takeover) {
-                for member in &mut self.members {
-                    member.confirm(self.version, true);
-                }
-            }
+        if self.members.expire(now) {
             return;
         }
         let step = self.switch.handle_timeout(now);
         self.step(now, step);
-        let give_up = self.config.give_up;
-        let missing = self.missing().fold(0, |set, number| set | 1 << number);
-        if missing != 0 && now >= self.started.saturating_add(self.config.join_within) {
-            return self.fail(now, Failure::NotJoined { workers: missing });
+        if let Some(failure) = self.members.not_joined(now) {
+            return self.fail(now, failure);
         }
         let stuck_for = self.stuck_for();
         if self.phase == Phase::Run && self.progressed.look(now, stuck_for) {
-            let all = u64::MAX >> (64 - self.members.len());
-            let workers = all & !self.finished[usize::from(self.drained) % 2];
+            let workers = self.members.all() & !self.finished[usize::from(self.drained) % 2];
             return self.fail(now, Failure::NoProgress { workers });
         }
-        let silent = self.members.iter_mut().position(|member| member.is_silent(now, give_up));
-        if let Some(worker) = silent {
-            let (member, worker) = (&self.members[worker], worker as u8);
-            let failure = match (member.has_met_other(), member.has_left()) {
-                (true, _) => Failure::OtherInput { worker },
-                (false, true) => Failure::WorkerLeft { worker },
-                (false, false) => Failure::WorkerSilent { worker },
-            };
+        if let Some(failure) = self.members.silent(now) {
             self.fail(now, failure);
         }
     }
 
     /// After which time the job fails in which nothing new arrives, though all workers answer.
     const fn stuck_for(&self) -> Span {
-        self.config.give_up.saturating_mul(STUCK_FOR)
+        self.config.members.give_up.saturating_mul(STUCK_FOR)
     }
 
     /// Returns when to call [`Master::handle_timeout`], or to poll again.
@@ -701,40 +654,26 @@ impl Master {
         if self.is_over() {
             return None;
         }
-        let Config { retry, keepalive, give_up, takeover, join_within, .. } = self.config;
-        let has_ended = self.ended.is_some();
-        let is_announced = |member: &&Member| {
-            member.is_there()
-                && (has_ended || !self.switch.is_opening())
-                && !(has_ended && member.has(self.version))
-        };
-        let states = self.members.iter().filter(is_announced);
-        let states = states.map(|member| member.due(self.version, retry, keepalive));
-        let give_up = match self.ended {
-            Some(ended) => Some(ended.due(takeover)),
-            None => {
-                let joined = self.members.iter().filter(|member| member.has_joined());
-                let silent = joined.map(|member| member.silent_due(give_up));
-                let start = self.missing().next().map(|_| self.started.saturating_add(join_within));
-                let is_running = self.phase == Phase::Run;
-                let stuck = is_running.then(|| self.progressed.due(self.stuck_for()));
-                silent.chain(start).chain(stuck).min()
-            }
-        };
-        let switch = if self.ended.is_some() { None } else { self.switch.poll_timeout() };
-        states.chain(give_up).chain(switch).min()
+        let has_ended = self.has_ended();
+        // While slots are reserved for another attempt, workers must not begin it.
+        let is_announced = has_ended || !self.switch.is_opening();
+        let state = is_announced.then(|| self.members.announcement_due()).flatten();
+        let is_running = self.phase == Phase::Run;
+        let stuck = is_running.then(|| self.progressed.due(self.stuck_for()));
+        let switch = if has_ended { None } else { self.switch.poll_timeout() };
+        [state, self.members.patience_due(), stuck, switch].into_iter().flatten().min()
     }
 
     /// Returns the next message, if there is something to send now.
     pub fn poll(&mut self, now: Time) -> Option<Outgoing> {
         let plain = |to, header| Some(Outgoing { to, header, has_addresses: false });
-        if let Some((to, header)) = self.acks.pop_front().or_else(|| self.challenges.pop_front()) {
+        if let Some((to, header)) = self.acks.pop_front().or_else(|| self.members.poll_answer()) {
             return plain(to, header);
         }
-        let Config { job, retry, keepalive, token, .. } = self.config;
+        let membership::Config { job, token, .. } = self.config.members;
         let token = Id64::new(token);
         let (attempt, is_opening) = (self.attempt, self.switch.is_opening());
-        if self.ended.is_none()
+        if !self.has_ended()
             && let Some(body) = self.switch.poll(now, &self.config, self.drained)
         {
             let to = self.switch.address()?;
@@ -751,12 +690,13 @@ impl Master {
             return plain(self.switch.address()?, header);
         }
         // While slots are reserved for another attempt, workers must not begin it.
-        if is_opening && self.ended.is_none() {
+        if is_opening && !self.has_ended() {
             return None;
         }
-        let state = State {
-            version: self.version,
-            instance: 0,
+        let (worker, to, instance) = self.members.poll_announcement(now)?;
+        let body = Body::State(State {
+            version: self.members.version(),
+            instance,
             aggregator: self.aggregator(),
             epochs: self.epochs,
             drained: self.drained,
@@ -764,17 +704,8 @@ impl Master {
             copies: self.config.aggregation.map_or(1, |wanted| wanted.copies.clamp(1, 2)),
             phase: self.phase,
             operator: self.config.operator,
-        };
-        for (number, member) in (0_u8..).zip(&mut self.members) {
-            let is_due = member.is_there() && member.due(state.version, retry, keepalive) <= now;
-            if is_due && !(self.ended.is_some() && member.has(state.version)) {
-                member.announce(now, state.version);
-                let body = Body::State(State { instance: member.instance(), ..state });
-                let header = Header { job, attempt, worker: number, token, body };
-                return plain(member.host(), header);
-            }
-        }
-        None
+        });
+        plain(to, Header { job, attempt, worker, token, body })
     }
 
     /// Returns the next event.

@@ -4,7 +4,7 @@ use rackweave_core::{HostId, Span, Time};
 use rackweave_wire::Id64;
 use rackweave_wire::reduce::{Body, FETCH_SLOTS, Open, Refusal};
 
-use super::super::silence::Silence;
+use super::super::membership::Silence;
 use super::{Aggregation, Config};
 
 /// Why a job has no switch.
@@ -319,7 +319,7 @@ impl SwitchSide {
                 window: config.window,
                 copies: wanted.copies.clamp(1, 2),
                 operator: config.operator,
-                workers: config.workers,
+                workers: config.members.workers,
                 rule: wanted.rule,
             }));
         }

@@ -1,7 +1,6 @@
 //! The machines and the program together, on a network that loses, repeats and reorders.
 
 mod chaos;
-mod deferred;
 mod faults;
 mod hostile;
 mod whole;

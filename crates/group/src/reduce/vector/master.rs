@@ -1,23 +1,21 @@
 //! The master: forms the job, reserves slots, and decides where another attempt begins. Elements do not pass through it.
 //!
-//! Workers learn of the job by one state with a version, as in [`super::super::master`], and answer with the first chunk whose sum they do not
+//! Workers learn of the job by one state with a version ([`super::super::membership`]), and answer with the first chunk whose sum they do not
 //! have. When a worker or an aggregator has lost its memory, the state says so; once all have answered and slots are reserved again, the
 //! next attempt begins at the least of these chunks.
 
 use std::collections::VecDeque;
 
-use rackweave_core::rng::mix;
 use rackweave_core::{HostId, Span, Time};
 use rackweave_wire::Id64;
 use rackweave_wire::reduce::{
-    ADDRESS_BYTES, Body, Format, Header, MAX_POOL, MAX_WORKERS, OpenVector, PLAN_BYTES, Phase,
-    Plan, Refusal, Shape,
+    Body, Format, Header, MAX_POOL, MAX_WORKERS, OpenVector, PLAN_BYTES, Phase, Plan, Refusal,
+    Shape,
 };
 
 use super::super::Failure;
 use super::super::master::Absence;
-use super::super::master::member::{Arrival, Member};
-use super::super::silence::Silence;
+use super::super::membership::{self, Arrival, Leaving, Membership};
 use super::layout::Layout;
 use super::reservation::{Reservation, Step};
 
@@ -47,49 +45,25 @@ impl Vectors {
 /// How a master behaves.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Config {
-    /// The number of the job.
-    pub job: u16,
-    /// The number of workers, 1 to 64.
-    pub workers: u8,
+    /// The job, and how its workers are kept.
+    pub members: membership::Config,
     /// What is added up.
     pub vectors: Vectors,
     /// What adds up: the addresses of switches and hosts, in the order in which they are asked.
     pub aggregators: Vec<HostId>,
-    /// A random number that becomes the job's token.
-    pub token: u64,
-    /// A random number from which cookies are made.
-    pub secret: u64,
-    /// How long a message waits for its answer before it is repeated; it doubles with each repetition.
-    pub retry: Span,
-    /// How often workers hear of the master, and must answer.
-    pub keepalive: Span,
-    /// After which silence another process may take a worker's place.
-    pub takeover: Span,
     /// How long the master waits for an answer of the aggregator before it asks the next one.
     pub patience: Span,
-    /// How long the master waits for a worker that is silent.
-    pub give_up: Span,
-    /// How long the master waits for all workers to join.
-    pub join_within: Span,
 }
 
 impl Config {
-    /// A master with the timers of [`super::super::master::Config::new`], and 3 s of patience with an aggregator.
+    /// A master with the timers of [`membership::Config::new`], and 3 s of patience with an aggregator.
     #[must_use]
     pub const fn new(job: u16, workers: u8, vectors: Vectors, token: u64, secret: u64) -> Self {
         Self {
-            job,
-            workers,
+            members: membership::Config::new(job, workers, token, secret),
             vectors,
             aggregators: Vec::new(),
-            token,
-            secret,
-            retry: Span::from_ms(20),
-            keepalive: Span::from_ms(250),
-            takeover: Span::from_secs(1),
             patience: Span::from_secs(3),
-            give_up: Span::from_secs(30),
-            join_within: Span::from_secs(30),
         }
     }
 }
@@ -154,36 +128,24 @@ pub struct Outgoing {
     pub payload: Vec<u8>,
 }
 
-/// A worker as the master knows it.
-#[derive(Clone, Debug)]
-struct Worker {
-    member: Member,
-    /// The first chunk whose sum it does not have, if it was in the job before the present attempt.
-    low: Option<u64>,
-}
-
 /// The master of a job.
 #[derive(Clone, Debug)]
 pub struct Master {
     config: Config,
     attempt: u16,
-    version: u32,
     phase: Phase,
     first: u64,
     layout: Option<Layout>,
-    workers: Vec<Worker>,
+    members: Membership,
+    /// The first chunk whose sum a worker does not have, of those that were in the job before the present attempt.
+    lows: Vec<Option<u64>>,
     reservation: Option<Reservation>,
     /// The aggregator that is asked next.
     next_aggregator: usize,
-    /// Answers to hosts that are not members.
-    answers: VecDeque<(HostId, Header)>,
     /// Whether length and format are those of the first worker that joins.
     adopts: bool,
     events: VecDeque<Event>,
-    started: Time,
     closes: u8,
-    /// Since the job has ended.
-    ended: Option<Silence>,
     stale: u64,
 }
 
@@ -191,7 +153,8 @@ impl Master {
     /// A master that waits for its workers from now on. What is impossible in its configuration is replaced by the nearest possible value.
     #[must_use]
     pub fn new(config: Config, now: Time) -> Self {
-        let workers = config.workers.clamp(1, MAX_WORKERS);
+        let workers = config.members.workers.clamp(1, MAX_WORKERS);
+        let members = membership::Config { workers, ..config.members };
         let Vectors { length, format, steps, elements, pool } = config.vectors;
         let vectors = Vectors {
             length,
@@ -200,23 +163,19 @@ impl Master {
             elements: elements.clamp(1, format.max_elements()),
             pool: pool.clamp(1, MAX_POOL),
         };
-        let config = Config { workers, vectors, ..config };
-        let worker = |_| Worker { member: Member::new(1), low: None };
+        let config = Config { members, vectors, ..config };
         Self {
             attempt: 0,
-            version: 1,
             phase: Phase::Wait,
             first: 0,
             layout: None,
-            workers: (0..workers).map(worker).collect(),
+            members: Membership::new(members, now).informing_left(),
+            lows: vec![None; usize::from(workers)],
             reservation: None,
             next_aggregator: 0,
-            answers: VecDeque::new(),
             adopts: length == 0,
             events: VecDeque::new(),
-            started: now,
             closes: 0,
-            ended: None,
             stale: 0,
             config,
         }
@@ -242,17 +201,13 @@ impl Master {
 
     /// Returns the numbers of the workers that have not joined.
     pub fn missing(&self) -> impl Iterator<Item = u8> {
-        (0_u8..)
-            .zip(&self.workers)
-            .filter(|(_, worker)| !worker.member.has_joined())
-            .map(|(n, _)| n)
+        self.members.missing()
     }
 
     /// Returns the address of a worker that has joined.
     #[must_use]
     pub fn worker_host(&self, number: u8) -> Option<HostId> {
-        let member = &self.workers.get(usize::from(number))?.member;
-        member.has_joined().then(|| member.host())
+        self.members.host_of(number)
     }
 
     /// Returns how vectors are divided, once an attempt has begun.
@@ -272,7 +227,7 @@ impl Master {
     #[must_use]
     pub fn summed(&self) -> Option<(u64, u64)> {
         let layout = self.layout.filter(|_| self.phase == Phase::Run)?;
-        let lows = self.workers.iter().map(|worker| worker.low.unwrap_or(self.first));
+        let lows = self.lows.iter().map(|low| low.unwrap_or(self.first));
         Some((lows.min()?, layout.end()))
     }
 
@@ -284,22 +239,20 @@ impl Master {
     /// Whether the job has ended, one way or the other.
     #[must_use]
     pub const fn has_ended(&self) -> bool {
-        self.ended.is_some()
+        self.members.has_ended()
     }
 
     /// Whether nothing remains to be sent: the job has ended, and the workers know or do not answer.
     #[must_use]
     pub fn is_over(&self) -> bool {
-        let knows =
-            |worker: &Worker| !worker.member.has_joined() || worker.member.has(self.version);
-        self.ended.is_some() && self.events.is_empty() && self.workers.iter().all(knows)
+        self.members.is_over() && self.events.is_empty()
     }
 
     fn fail(&mut self, now: Time, failure: Failure) {
-        if self.ended.is_none() {
+        if !self.has_ended() {
             self.phase = Phase::Failed;
-            self.version += 1;
-            self.ended = Some(Silence::since(now));
+            self.members.change();
+            self.members.end(now);
             self.closes = if self.reservation.is_some() { 2 } else { 0 };
             self.events.push_back(Event::Failed(failure));
         }
@@ -307,14 +260,14 @@ impl Master {
 
     /// Handles a message with its payload. Any field may be wrong or forged.
     pub fn handle(&mut self, now: Time, from: HostId, header: &Header, payload: &[u8]) {
-        if header.job != self.config.job {
+        if header.job != self.config.members.job {
             self.stale += 1;
             return;
         }
         if matches!(header.body, Body::JoinVector { .. }) {
             return self.join(now, from, header, payload);
         }
-        if header.token.get() != self.config.token {
+        if header.token.get() != self.config.members.token {
             self.stale += 1;
             return;
         }
@@ -326,21 +279,11 @@ impl Master {
         }
         let is_current = header.attempt == self.attempt;
         match &mut self.reservation {
-            Some(reservation) if reservation.aggregator == from && self.ended.is_none() => {
+            Some(reservation) if reservation.aggregator == from && !self.members.has_ended() => {
                 let step = reservation.handle(now, &header.body, is_current);
                 self.step(now, step);
             }
             _ => self.stale += 1,
-        }
-    }
-
-    const fn cookie(&self, host: HostId, instance: u32) -> u64 {
-        mix(mix(self.config.secret ^ host.0 as u64) ^ instance as u64)
-    }
-
-    fn answer(&mut self, to: HostId, header: &Header, body: Body) {
-        if self.answers.len() < usize::from(MAX_WORKERS) {
-            self.answers.push_back((to, Header { body, token: Id64::new(0), ..*header }));
         }
     }
 
@@ -350,13 +293,11 @@ impl Master {
             self.stale += 1;
             return;
         };
-        let expected = self.cookie(from, instance);
-        if cookie.get() != expected {
-            let body = Body::Challenge { instance, cookie: Id64::new(expected) };
-            return self.answer(from, header, body);
+        if !self.members.admits(from, header, instance, cookie.get()) {
+            return;
         }
         let number = header.worker;
-        if usize::from(number) >= self.workers.len() {
+        if usize::from(number) >= self.lows.len() {
             return;
         }
         let vectors = self.config.vectors;
@@ -368,55 +309,53 @@ impl Master {
                 self.events.push_back(event);
             }
             let body = Body::VectorState { version: 0, instance, phase: Phase::Wait };
-            return self.answer(from, header, body);
+            return self.members.answer(from, header, body);
         }
-        let (takeover, must_equal) = (self.config.takeover, self.layout.is_some());
-        let Some(worker) = self.workers.get_mut(usize::from(number)) else { return };
-        let digest = (digest.get(), must_equal);
-        let arrival = worker.member.join(now, (from, instance), digest, takeover);
-        if arrival == Arrival::First {
+        let digest = (digest.get(), self.layout.is_some());
+        let arrival = self.members.join(now, number, (from, instance), digest);
+        if arrival == Some(Arrival::First) {
             self.events.push_back(Event::Joined { worker: number });
         }
-        if is_first && worker.member.has_joined() {
+        if is_first && self.members.host_of(number).is_some() {
             let bytes = u32::from(vectors.elements) * u32::from(vectors.format.bytes());
             let elements = (bytes / u32::from(format.bytes())) as u16;
             let elements = elements.clamp(1, format.max_elements());
             self.config.vectors = Vectors { length, format, elements, ..vectors };
         }
-        if arrival == Arrival::Replaced && self.ended.is_none() {
-            worker.low = None;
+        if arrival == Some(Arrival::Replaced) && !self.has_ended() {
+            self.lows[usize::from(number)] = None;
             self.events.push_back(Event::Replaced { worker: number });
             // The aggregator has the address of the one that was replaced.
             if self.reservation.is_some() {
                 self.restart(now);
             }
         }
-        if self.reservation.is_none() && self.ended.is_none() && self.missing().next().is_none() {
+        if self.reservation.is_none() && !self.has_ended() && self.members.is_complete() {
             self.reserve(now);
         }
     }
 
     /// A worker ends before the job does.
     fn leave(&mut self, from: HostId, number: u8) {
-        let is_waiting = self.reservation.is_none();
-        let worker = self.workers.get_mut(usize::from(number));
-        let Some(worker) = worker.filter(|worker| worker.member.host() == from) else {
-            self.stale += 1;
+        if self.has_ended() {
+            self.stale += u64::from(self.members.member(number, from).is_none());
             return;
-        };
-        if self.ended.is_none() && !worker.member.has_left() {
-            worker.member.leave(is_waiting);
-            self.events.push_back(Event::Left { worker: number });
-            let is_empty = self.workers.iter().all(|worker| !worker.member.has_joined());
-            if self.adopts && is_empty {
-                self.config.vectors.length = 0;
+        }
+        match self.members.leave(from, number, self.reservation.is_some()) {
+            Leaving::Left => {
+                self.events.push_back(Event::Left { worker: number });
+                if self.adopts && self.members.is_empty() {
+                    self.config.vectors.length = 0;
+                }
             }
+            Leaving::Again => {}
+            Leaving::Stranger => self.stale += 1,
         }
     }
 
     /// Asks the next aggregator for slots.
     fn reserve(&mut self, now: Time) -> bool {
-        let Config { retry, patience, .. } = self.config;
+        let (retry, patience) = (self.config.members.retry, self.config.patience);
         let next = self.config.aggregators.get(self.next_aggregator).copied();
         self.next_aggregator += usize::from(next.is_some());
         let Some(aggregator) = next else { return false };
@@ -431,7 +370,7 @@ impl Master {
         };
         self.attempt = attempt;
         self.phase = Phase::Wait;
-        self.version += 1;
+        self.members.change();
         if let Some(reservation) = &mut self.reservation {
             reservation.begin(now);
         }
@@ -449,8 +388,8 @@ impl Master {
                     return self.without(now, aggregator, Absence::Refused(Refusal::Full));
                 }
                 self.layout.get_or_insert_with(|| {
-                    let Config { vectors, workers, .. } = self.config;
-                    let Vectors { length, format, steps, elements, .. } = vectors;
+                    let workers = self.config.members.workers;
+                    let Vectors { length, format, steps, elements, .. } = self.config.vectors;
                     Layout { length, elements, pool, format, steps, workers }
                 });
                 self.run(now);
@@ -478,29 +417,29 @@ impl Master {
     }
 
     fn progress(&mut self, now: Time, from: HostId, number: u8, version: u32, low: Option<u64>) {
-        let current = self.version;
-        let worker = self.workers.get_mut(usize::from(number));
-        let Some(worker) = worker.filter(|worker| worker.member.host() == from) else {
+        let current = self.members.version();
+        let Some(member) = self.members.member(number, from) else {
             self.stale += 1;
             return;
         };
-        worker.member.hear(now);
-        if version != current || self.ended.is_some() {
-            if version == current {
-                worker.member.confirm(version, true);
-            }
+        member.hear(now);
+        if version != current {
             return;
         }
-        worker.member.confirm(version, true);
-        worker.low = low;
+        member.confirm(version, true);
+        if self.has_ended() {
+            return;
+        }
+        self.lows[usize::from(number)] = low;
         match (self.phase, self.layout) {
             (Phase::Wait, _) => self.run(now),
             (Phase::Run, Some(layout)) => {
-                let is_done = |worker: &Worker| worker.low.is_some_and(|low| low >= layout.end());
-                if self.workers.iter().all(is_done) {
+                let is_done = |low: &Option<u64>| low.is_some_and(|low| low >= layout.end());
+                if self.lows.iter().all(is_done) {
                     self.phase = Phase::Done;
-                    self.version += 1;
-                    (self.ended, self.closes) = (Some(Silence::since(now)), 2);
+                    self.members.change();
+                    self.members.end(now);
+                    self.closes = 2;
                     self.events.push_back(Event::Complete);
                 }
             }
@@ -511,14 +450,11 @@ impl Master {
     /// Begins the attempt, if slots are reserved and all workers have said what they have.
     fn run(&mut self, now: Time) {
         let (Some(layout), Some(reservation)) = (self.layout, &self.reservation) else { return };
-        let has_said = |worker: &Worker| worker.member.has(self.version);
-        if !reservation.is_open() || !self.workers.iter().all(has_said) {
+        if !reservation.is_open() || !self.members.have_confirmed() {
             return;
         }
-        let lows = self.workers.iter().filter_map(|worker| worker.low);
-        let least = lows.min().unwrap_or(0);
-        let is_known = |worker: &Worker| worker.low.is_some();
-        self.first = if self.workers.iter().all(is_known) || least == 0 {
+        let least = self.lows.iter().flatten().copied().min().unwrap_or(0);
+        self.first = if self.lows.iter().all(Option::is_some) || least == 0 {
             least
         } else {
             // A worker without memory needs all of a step. One that all others have is over.
@@ -527,41 +463,22 @@ impl Master {
         };
         let (aggregator, attempt, first) = (reservation.aggregator, self.attempt, self.first);
         self.phase = Phase::Run;
-        self.version += 1;
+        self.members.change();
         self.events.push_back(Event::Started { aggregator, attempt, first });
-        for worker in &mut self.workers {
-            worker.member.hear(now);
-        }
+        self.members.hear_all(now);
     }
 
     /// Called when the time that [`Master::poll_timeout`] returned has come.
     pub fn handle_timeout(&mut self, now: Time) {
-        if let Some(ended) = &mut self.ended {
-            // Workers that are gone do not answer.
-            if ended.look(now, self.config.takeover) {
-                for worker in &mut self.workers {
-                    worker.member.confirm(self.version, true);
-                }
-            }
+        if self.members.expire(now) {
             return;
         }
         if let Some(reservation) = &mut self.reservation {
             let step = reservation.handle_timeout(now);
             self.step(now, step);
         }
-        let give_up = self.config.give_up;
-        let missing = self.missing().fold(0, |set, number| set | 1 << number);
-        if missing != 0 && now >= self.started.saturating_add(self.config.join_within) {
-            return self.fail(now, Failure::NotJoined { workers: missing });
-        }
-        let is_silent = |worker: &mut Worker| worker.member.is_silent(now, give_up);
-        if let Some(worker) = self.workers.iter_mut().position(is_silent) {
-            let (member, worker) = (&self.workers[worker].member, worker as u8);
-            let failure = match () {
-                () if member.has_met_other() => Failure::OtherInput { worker },
-                () if member.has_left() => Failure::WorkerLeft { worker },
-                () => Failure::WorkerSilent { worker },
-            };
+        let failure = self.members.not_joined(now).or_else(|| self.members.silent(now));
+        if let Some(failure) = failure {
             self.fail(now, failure);
         }
     }
@@ -572,44 +489,22 @@ impl Master {
         if self.is_over() {
             return None;
         }
-        let Config { retry, keepalive, give_up, takeover, join_within, .. } = self.config;
-        let has_ended = self.ended.is_some();
-        let members = || self.workers.iter().map(|worker| &worker.member);
-        let joined = || members().filter(|member| member.has_joined());
-        let states = joined()
-            .filter(|member| !(has_ended && member.has(self.version)))
-            .map(|member| member.due(self.version, retry, keepalive));
-        let give_up = match self.ended {
-            Some(ended) => Some(ended.due(takeover)),
-            None => {
-                let silent = joined().map(|member| member.silent_due(give_up));
-                let start = self.started.saturating_add(join_within);
-                let start = self.missing().next().map(|_| start);
-                silent.chain(start).min()
-            }
-        };
-        let reservation = self.reservation.as_ref().filter(|_| !has_ended);
+        let reservation = self.reservation.as_ref().filter(|_| !self.has_ended());
         let reservation = reservation.map(Reservation::poll_timeout);
-        states.chain(give_up).chain(reservation).min()
+        let times = [self.members.announcement_due(), self.members.patience_due(), reservation];
+        times.into_iter().flatten().min()
     }
 
     fn header(&self, worker: u8, body: Body) -> Header {
-        let (job, token) = (self.config.job, Id64::new(self.config.token));
+        let membership::Config { job, token, .. } = self.config.members;
+        let token = Id64::new(token);
         Header { job, attempt: self.attempt, worker, token, body }
-    }
-
-    fn addresses(&self) -> Vec<u8> {
-        let mut bytes = Vec::with_capacity(self.workers.len() * ADDRESS_BYTES);
-        for worker in &self.workers {
-            bytes.extend_from_slice(&worker.member.host().0.to_be_bytes());
-        }
-        bytes
     }
 
     /// The payload of the answer to a worker that has other vectors.
     fn vectors(&self) -> Vec<u8> {
         let Vectors { length, format, steps, elements, pool } = self.config.vectors;
-        let (aggregator, workers) = (HostId(0), self.config.workers);
+        let (aggregator, workers) = (HostId(0), self.config.members.workers);
         Plan { aggregator, first: 0, length, steps, pool, elements, format, workers }.encode()
     }
 
@@ -627,20 +522,20 @@ impl Master {
 
     /// Returns the next message, if there is something to send now.
     pub fn poll(&mut self, now: Time) -> Option<Outgoing> {
-        if let Some((to, header)) = self.answers.pop_front() {
+        if let Some((to, header)) = self.members.poll_answer() {
             let is_refusal = matches!(header.body, Body::VectorState { .. });
             let payload = if is_refusal { self.vectors() } else { Vec::new() };
             return Some(Outgoing { to, header, payload });
         }
-        if self.ended.is_none()
+        if !self.members.has_ended()
             && let Some(reservation) = &mut self.reservation
             && reservation.poll(now)
         {
             let (to, cookie) = (reservation.aggregator, Id64::new(reservation.cookie));
             let Vectors { elements, format, .. } = self.config.vectors;
-            let (pool, workers) = (self.pool(), self.config.workers);
+            let (pool, workers) = (self.pool(), self.config.members.workers);
             let body = Body::OpenVector(OpenVector { cookie, pool, elements, format, workers });
-            let payload = self.addresses();
+            let payload = self.members.addresses();
             return Some(Outgoing { to, header: self.header(0, body), payload });
         }
         if self.closes > 0 {
@@ -649,20 +544,10 @@ impl Master {
             let (header, payload) = (self.header(0, Body::Close), Vec::new());
             return Some(Outgoing { to, header, payload });
         }
-        let Config { retry, keepalive, .. } = self.config;
-        let (version, phase, has_ended) = (self.version, self.phase, self.ended.is_some());
-        let is_due = |worker: &Worker| {
-            let member = &worker.member;
-            member.has_joined()
-                && member.due(version, retry, keepalive) <= now
-                && !(has_ended && member.has(version))
-        };
-        let number = self.workers.iter().position(is_due)?;
-        let member = &mut self.workers[number].member;
-        member.announce(now, version);
-        let (to, instance) = (member.host(), member.instance());
+        let (number, to, instance) = self.members.poll_announcement(now)?;
+        let (version, phase) = (self.members.version(), self.phase);
         let body = Body::VectorState { version, instance, phase };
-        Some(Outgoing { to, header: self.header(number as u8, body), payload: self.plan() })
+        Some(Outgoing { to, header: self.header(number, body), payload: self.plan() })
     }
 
     /// Returns the next event.

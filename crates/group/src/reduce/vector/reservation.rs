@@ -5,7 +5,7 @@ use rackweave_wire::reduce::{Body, Refusal};
 
 use super::super::master::Absence;
 use super::super::master::switch::LEASE_AND_MORE;
-use super::super::silence::Silence;
+use super::super::membership::Silence;
 
 /// What follows from a message of the aggregator, or from its silence.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -9,7 +9,7 @@ use rackweave_wire::Id64;
 use rackweave_wire::reduce::{Body, Chunk, Format, Header, Phase, Plan};
 
 use super::super::Failure;
-use super::super::silence::Silence;
+use super::super::membership::{Place, Silence};
 use super::flight::Flight;
 use super::layout::Layout;
 
@@ -151,9 +151,7 @@ struct Exponents {
 #[derive(Clone, Debug)]
 pub struct Worker {
     config: Config,
-    token: u64,
-    attempt: u16,
-    cookie: u64,
+    place: Place,
     /// The newest version of the master's state.
     state: Option<(u32, Phase)>,
     aggregator: HostId,
@@ -168,9 +166,6 @@ pub struct Worker {
     /// The step that is being summed and the one before, by number modulo 2.
     exponents: [Exponents; 2],
     is_progress_due: bool,
-    join_at: Option<Time>,
-    /// Since the master was heard last.
-    master: Silence,
     /// Since the aggregator was heard last, or nothing was outstanding.
     answered: Silence,
     events: Vec<Event>,
@@ -188,11 +183,10 @@ impl Worker {
     /// A worker that joins now.
     #[must_use]
     pub fn new(config: Config, now: Time) -> Self {
+        let Config { job, number, master, instance, join_interval, .. } = config;
         Self {
             config,
-            token: 0,
-            attempt: 0,
-            cookie: 0,
+            place: Place::new((job, number), master, instance, join_interval, now),
             state: None,
             aggregator: config.master,
             layout: None,
@@ -202,8 +196,6 @@ impl Worker {
             received: Bitmap::default(),
             exponents: [Exponents::default(), Exponents::default()],
             is_progress_due: false,
-            join_at: Some(now),
-            master: Silence::since(now),
             answered: Silence::since(now),
             events: Vec::new(),
             is_over: false,
@@ -301,25 +293,16 @@ impl Worker {
         header: &Header,
         payload: &[u8],
     ) -> Option<Elements> {
-        let is_mine = header.job == self.config.job && header.worker == self.config.number;
+        let is_mine = self.place.is_named_by(header);
         let is_state = matches!(header.body, Body::VectorState { .. });
         if !is_mine || self.is_over && !is_state {
             return None;
         }
         match header.body {
-            Body::Challenge { instance, cookie }
-                if from == self.config.master
-                    && instance == self.config.instance
-                    && self.state.is_none()
-                    && cookie.get() != self.cookie =>
-            {
-                self.cookie = cookie.get();
-                self.join_at = Some(now);
-                self.master.hear(now);
+            Body::Challenge { instance, cookie } if self.state.is_none() => {
+                self.place.challenge(now, from, instance, cookie.get());
             }
-            Body::VectorState { version, instance, phase }
-                if from == self.config.master && instance == self.config.instance =>
-            {
+            Body::VectorState { version, instance, phase } if self.place.is_for(from, instance) => {
                 self.handle_state(now, header, version, phase, payload);
             }
             Body::ChunkSum(chunk) if self.is_from_aggregator(from, header) => {
@@ -342,15 +325,12 @@ impl Worker {
     fn hear_aggregator(&mut self, now: Time) {
         self.answered.hear(now);
         if self.aggregator == self.config.master {
-            self.master.hear(now);
+            self.place.hear(now);
         }
     }
 
     fn is_from_aggregator(&self, from: HostId, header: &Header) -> bool {
-        from == self.aggregator
-            && self.state.is_some()
-            && header.token.get() == self.token
-            && header.attempt == self.attempt
+        from == self.aggregator && self.state.is_some() && self.place.is_current(header)
     }
 
     fn handle_state(
@@ -376,7 +356,7 @@ impl Worker {
             None
         };
         if let Some((old, _)) = self.state
-            && (header.token.get() != self.token || version < old)
+            && (header.token.get() != self.place.token() || version < old)
         {
             return;
         }
@@ -386,14 +366,14 @@ impl Worker {
             return;
         }
         self.is_progress_due = true;
-        self.master.hear(now);
+        self.place.hear(now);
         if is_known {
             return;
         }
-        self.join_at = None;
-        self.token = header.token.get();
-        self.counters.restarts += u64::from(self.state.is_some() && self.attempt != header.attempt);
-        self.attempt = header.attempt;
+        self.place.enter(header.token.get());
+        let is_other = self.place.attempt() != header.attempt;
+        self.counters.restarts += u64::from(self.state.is_some() && is_other);
+        self.place.begin(header.attempt);
         self.state = Some((version, phase));
         match (phase, plan) {
             (Phase::Done, _) => {
@@ -522,7 +502,7 @@ impl Worker {
             return;
         }
         let limit = self.config.give_up;
-        if self.master.look(now, limit) {
+        if self.place.is_silent(now, limit) {
             return self.give_up(Failure::MasterSilent);
         }
         if self.is_outstanding() && self.answered.look(now, limit) {
@@ -558,26 +538,30 @@ impl Worker {
         let limit = self.config.give_up;
         let no_answer = self.is_outstanding().then(|| self.answered.due(limit));
         let loss = self.flight.as_ref().and_then(Flight::timer);
-        [Some(self.master.due(limit)), no_answer, self.join_at, loss].into_iter().flatten().min()
+        [Some(self.place.due(limit)), no_answer, loss].into_iter().flatten().min()
     }
 
     /// Returns the next message, if there is something to send now.
     pub fn poll(&mut self, now: Time) -> Option<Outgoing> {
         let master = self.config.master;
         if core::mem::take(&mut self.is_leaving) {
-            return Some(Outgoing { to: master, header: self.header(Body::Close), elements: None });
+            return Some(Outgoing {
+                to: master,
+                header: self.place.header(Body::Close),
+                elements: None,
+            });
         }
-        if self.join_at.is_some_and(|at| at <= now) && !self.is_over {
-            self.join_at = Some(now.saturating_add(self.config.join_interval));
-            let Config { instance, digest, .. } = self.config;
-            let (cookie, digest) = (Id64::new(self.cookie), Id64::new(digest));
-            let header = self.header(Body::JoinVector { instance, cookie, digest });
+        if !self.is_over
+            && let Some((instance, cookie)) = self.place.poll_join(now)
+        {
+            let digest = Id64::new(self.config.digest);
+            let header = self.place.header(Body::JoinVector { instance, cookie, digest });
             return Some(Outgoing { to: master, header, elements: None });
         }
         let (version, _) = self.state?;
         if core::mem::take(&mut self.is_progress_due) {
             let (low, is_known) = (Id64::new(self.reported()), self.layout.is_some());
-            let header = self.header(Body::VectorProgress { version, low, is_known });
+            let header = self.place.header(Body::VectorProgress { version, low, is_known });
             return Some(Outgoing { to: master, header, elements: None });
         }
         let (layout, flight) = (self.layout?, self.flight.as_mut()?);
@@ -599,13 +583,8 @@ impl Worker {
         let count = content.block.map_or(0, |block| layout.range(block).len()) as u16;
         let number = Id64::new(number);
         let chunk = Chunk { number, count, exponent, format: layout.format };
-        let header = self.header(Body::Chunk(chunk));
+        let header = self.place.header(Body::Chunk(chunk));
         Some(Outgoing { to: self.aggregator, header, elements })
-    }
-
-    const fn header(&self, body: Body) -> Header {
-        let Config { job, number, .. } = self.config;
-        Header { job, attempt: self.attempt, worker: number, token: Id64::new(self.token), body }
     }
 
     /// Returns the next event.

@@ -15,7 +15,7 @@ use rackweave_wire::reduce::{Body, Header, LONG_BYTES, MAX_PAIRS, Operator, Pair
 use self::congestion::Congestion;
 use self::window::{Item, Window};
 use super::Failure;
-use super::silence::Silence;
+use super::membership::{Place, Silence};
 
 /// How a worker behaves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -147,9 +147,7 @@ const CLOSES: u8 = 3;
 #[derive(Clone, Debug)]
 pub struct Worker {
     config: Config,
-    token: u64,
-    attempt: u16,
-    cookie: u64,
+    place: Place,
     state: Option<State>,
     sizes: Option<Vec<Sizes>>,
     /// What is sent next: its epoch, and the number of its packet in the epoch.
@@ -159,9 +157,6 @@ pub struct Worker {
     window: Window,
     congestion: Congestion,
     is_confirm_due: bool,
-    join_at: Option<Time>,
-    /// Since the master was heard last.
-    master: Silence,
     /// Since a packet was last acknowledged, or nothing was outstanding.
     progressed: Silence,
     encode: Option<Event>,
@@ -185,11 +180,10 @@ impl Worker {
     /// A worker that joins now.
     #[must_use]
     pub fn new(config: Config, now: Time) -> Self {
+        let Config { job, number, master, instance, join_interval, .. } = config;
         Self {
             config,
-            token: 0,
-            attempt: 0,
-            cookie: 0,
+            place: Place::new((job, number), master, instance, join_interval, now),
             state: None,
             sizes: None,
             next: (0, 0),
@@ -197,8 +191,6 @@ impl Worker {
             window: Window::default(),
             congestion: Congestion::new(config.min_rto),
             is_confirm_due: false,
-            join_at: Some(now),
-            master: Silence::since(now),
             progressed: Silence::since(now),
             encode: None,
             outcome: None,
@@ -246,38 +238,26 @@ impl Worker {
 
     /// Handles a message. Any field of it may be wrong or forged.
     pub fn handle(&mut self, now: Time, from: HostId, header: &Header) {
-        let is_mine = header.job == self.config.job && header.worker == self.config.number;
+        let is_mine = self.place.is_named_by(header);
         if !is_mine || self.is_over && !matches!(header.body, Body::State(_)) {
             return;
         }
         match header.body {
-            Body::Challenge { instance, cookie }
-                if from == self.config.master
-                    && instance == self.config.instance
-                    && self.state.is_none()
-                    && cookie.get() != self.cookie =>
-            {
-                self.cookie = cookie.get();
-                self.join_at = Some(now);
-                self.master.hear(now);
+            Body::Challenge { instance, cookie } if self.state.is_none() => {
+                self.place.challenge(now, from, instance, cookie.get());
             }
-            Body::State(state)
-                if from == self.config.master && state.instance == self.config.instance =>
-            {
+            Body::State(state) if self.place.is_for(from, state.instance) => {
                 self.handle_state(now, header, state);
             }
             Body::Ack { seq, marked } => {
                 let is_from_aggregator = self.state.is_some_and(|state| state.aggregator == from);
-                if (from == self.config.master || is_from_aggregator) && self.is_current(header) {
+                let is_current = self.state.is_some() && self.place.is_current(header);
+                if (from == self.config.master || is_from_aggregator) && is_current {
                     self.handle_ack(now, seq, marked);
                 }
             }
             _ => {}
         }
-    }
-
-    const fn is_current(&self, header: &Header) -> bool {
-        self.state.is_some() && header.token.get() == self.token && header.attempt == self.attempt
     }
 
     fn handle_state(&mut self, now: Time, header: &Header, state: State) {
@@ -287,25 +267,26 @@ impl Worker {
         if let Some(old) = self.state {
             let is_other_division =
                 old.epochs > 0 && state.epochs != old.epochs && state.phase != Phase::Failed;
-            if header.token.get() != self.token || state.version < old.version || is_other_division
+            if header.token.get() != self.place.token()
+                || state.version < old.version
+                || is_other_division
             {
                 return;
             }
             self.is_confirm_due = true;
-            self.master.hear(now);
+            self.place.hear(now);
             if state.version == old.version || self.is_over {
                 return;
             }
         }
         if state.operator != self.config.operator {
-            self.token = header.token.get();
+            self.place.enter(header.token.get());
             return self.give_up(Failure::OtherOperator { operator: state.operator });
         }
         self.is_confirm_due = true;
-        self.master.hear(now);
-        self.join_at = None;
-        self.token = header.token.get();
-        let is_new_attempt = self.state.is_none() || header.attempt != self.attempt;
+        self.place.hear(now);
+        self.place.enter(header.token.get());
+        let is_new_attempt = self.state.is_none() || header.attempt != self.place.attempt();
         let had_epochs = self.state.map_or(0, |old| old.epochs);
         self.state = Some(state);
         match state.phase {
@@ -324,8 +305,8 @@ impl Worker {
             Phase::Wait | Phase::Run | Phase::Quiesce => {}
         }
         if is_new_attempt {
-            self.counters.restarts += u64::from(self.attempt != header.attempt);
-            self.attempt = header.attempt;
+            self.counters.restarts += u64::from(self.place.attempt() != header.attempt);
+            self.place.begin(header.attempt);
             self.window.clear();
             self.progressed = Silence::since(now);
             self.congestion = Congestion::new(self.config.min_rto);
@@ -334,7 +315,7 @@ impl Worker {
         }
         if had_epochs == 0 && state.epochs > 0 {
             self.sizes = None;
-            self.encode = Some(Event::Encode { epochs: state.epochs, seed: self.token });
+            self.encode = Some(Event::Encode { epochs: state.epochs, seed: self.place.token() });
         }
         self.open_epochs();
     }
@@ -356,7 +337,7 @@ impl Worker {
 
     fn handle_ack(&mut self, now: Time, seq: u32, marked: bool) {
         let Some(acked) = self.window.acknowledge(now, seq) else { return };
-        self.master.hear(now);
+        self.place.hear(now);
         self.progressed.hear(now);
         self.counters.marked += u64::from(marked);
         self.congestion.acknowledged(seq, acked.rtt, marked, self.window.next());
@@ -380,7 +361,7 @@ impl Worker {
             return;
         }
         let limit = self.config.give_up;
-        if self.master.look(now, limit) {
+        if self.place.is_silent(now, limit) {
             return self.give_up(Failure::MasterSilent);
         }
         // What it has sent is not acknowledged, although the master is alive.
@@ -403,7 +384,7 @@ impl Worker {
         if !self.is_over {
             (self.is_over, self.has_given_up) = (true, true);
             self.is_confirm_due = false;
-            self.closes = if self.token == 0 { 0 } else { CLOSES };
+            self.closes = if self.place.token() == 0 { 0 } else { CLOSES };
             self.window.clear();
             self.outcome = Some(Event::Failed(failure));
         }
@@ -418,28 +399,28 @@ impl Worker {
         let limit = self.config.give_up;
         let no_progress = (!self.window.is_empty()).then(|| self.progressed.due(limit));
         let loss = self.window.timer(self.congestion.loss_delay(), self.congestion.rto());
-        [Some(self.master.due(limit)), no_progress, self.join_at, loss].into_iter().flatten().min()
+        [Some(self.place.due(limit)), no_progress, loss].into_iter().flatten().min()
     }
 
     /// Returns the next message, if there is something to send now.
     pub fn poll(&mut self, now: Time) -> Option<Outgoing> {
         let master = self.config.master;
-        if self.join_at.is_some_and(|at| at <= now) && !self.is_over {
-            self.join_at = Some(now.saturating_add(self.config.join_interval));
-            let (instance, cookie) = (self.config.instance, Id64::new(self.cookie));
-            let header =
-                self.header(Body::Join { instance, cookie, digest: Id64::new(self.config.digest) });
+        if !self.is_over
+            && let Some((instance, cookie)) = self.place.poll_join(now)
+        {
+            let digest = Id64::new(self.config.digest);
+            let header = self.place.header(Body::Join { instance, cookie, digest });
             return Some(Outgoing { to: master, header, content: Content::Sketch });
         }
         if self.closes > 0 {
             self.closes -= 1;
-            let (header, content) = (self.header(Body::Close), Content::None);
+            let (header, content) = (self.place.header(Body::Close), Content::None);
             return Some(Outgoing { to: master, header, content });
         }
         let state = self.state?;
         if core::mem::take(&mut self.is_confirm_due) {
             let body = Body::Confirm { version: state.version, idle: self.is_idle() };
-            let (header, content) = (self.header(body), Content::None);
+            let (header, content) = (self.place.header(body), Content::None);
             return Some(Outgoing { to: master, header, content });
         }
         if self.is_over || self.sizes.is_none() {
@@ -487,11 +468,6 @@ impl Worker {
         None
     }
 
-    const fn header(&self, body: Body) -> Header {
-        let Config { job, number, .. } = self.config;
-        Header { job, attempt: self.attempt, worker: number, token: Id64::new(self.token), body }
-    }
-
     fn message(&mut self, seq: u32, item: Item) -> Outgoing {
         self.counters.packets += 1;
         let master = self.config.master;
@@ -503,7 +479,7 @@ impl Worker {
             Item::Fin { epoch } => {
                 let Sizes { pairs, long_bytes } = sizes(epoch);
                 let body = Body::Fin { seq, epoch, long_bytes, pairs };
-                Outgoing { to: master, header: self.header(body), content: Content::None }
+                Outgoing { to: master, header: self.place.header(body), content: Content::None }
             }
             Item::Packet { epoch, index } => {
                 let of_epoch = sizes(epoch);
@@ -511,13 +487,13 @@ impl Worker {
                     let offset = long * u32::from(LONG_BYTES);
                     let left = of_epoch.long_bytes.saturating_sub(offset);
                     let len = left.min(u32::from(LONG_BYTES)) as u16;
-                    let header = self.header(Body::Long { seq, epoch, offset, len });
+                    let header = self.place.header(Body::Long { seq, epoch, offset, len });
                     let content = Content::Long { epoch, offset, len };
                     return Outgoing { to: master, header, content };
                 }
                 let first = index * u32::from(MAX_PAIRS);
                 let count = of_epoch.pairs.saturating_sub(first).min(u32::from(MAX_PAIRS)) as u8;
-                let header = self.header(Body::Data(Pairs { seq, epoch, count }));
+                let header = self.place.header(Body::Data(Pairs { seq, epoch, count }));
                 let to = self.state.map_or(master, |state| state.aggregator);
                 Outgoing { to, header, content: Content::Pairs { epoch, first, count } }
             }

@@ -2,12 +2,12 @@
 
 use rackweave_core::rng::mix;
 use rackweave_core::{Bytes, HostId, Rng, Span, Time};
-use rackweave_group::reduce::job::{self, Costs, Job, Map};
 use rackweave_sim::config::{Fault, FaultKind, FaultPlace};
 use rackweave_wire::reduce::{MAX_WORKERS, Operator};
 use rackweave_workload::text::TextModel;
 use serde::{Deserialize, Serialize};
 
+use super::job::{self, Costs, Job, Map};
 use super::{ReduceConfig, scheme};
 use crate::scenario::keys::Chosen;
 use crate::scenario::problem::Problem;

@@ -1,11 +1,12 @@
-//! Jobs of MapReduce whose pairs are added up on the way, in the simulator.
+//! Jobs of MapReduce whose pairs are added up on the way.
 //!
 //! - [`ReduceConfig`]: the parameters of a run, resolved from a scenario's `[workload.reduce]`.
+//! - [`job`]: jobs at the hosts of a run, of the simulator or of the testbed.
 //! - [`ReduceSummary`]: the results that only such jobs have.
 
 mod control;
+pub mod job;
 mod keys;
-mod node;
 mod run;
 mod scheme;
 mod section;
@@ -18,10 +19,12 @@ mod tests;
 mod turns;
 
 use rackweave_core::{HostId, Span};
-use rackweave_group::reduce::job::{self, Job};
+use rackweave_rackless::control::Occasion;
+use rackweave_rackless::demand::JobId;
 use rackweave_transport::TransportConfig;
 
-pub(crate) use self::control::{Controlled, Controller, planned_fabric};
+pub(crate) use self::control::{circuits, controller, planned_fabric};
+use self::job::Job;
 pub use self::summary::{JobSummary, ReduceResult, ReduceSummary};
 use super::{Configured, Done, Ground, Kind, Setting, StudyError, TerminalTable};
 use crate::explain::Volume;
@@ -54,17 +57,6 @@ pub struct ReduceConfig {
     pub groups: Vec<Vec<u32>>,
 }
 
-/// When the control plane plans circuits. The paper does not say it; an architecture that plans more often than another one has an
-/// advantage, or a disadvantage where each move costs more than it saves.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Occasion {
-    /// Whenever a job begins or ends to transfer data or to upload.
-    #[default]
-    Phases,
-    /// When uploads begin.
-    Uploads,
-}
-
 /// The switches that add up.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Switches {
@@ -81,6 +73,11 @@ impl ReduceConfig {
     #[must_use]
     pub fn bytes(&self) -> u64 {
         self.jobs.iter().map(|job| job.bytes).sum()
+    }
+
+    /// Returns the job that the control plane knows by this number.
+    pub(crate) fn job_of(&self, id: JobId) -> Option<&Job> {
+        self.jobs.iter().find(|job| job::id(job.number) == id)
     }
 
     /// Returns the hosts that are a master or a worker of a job, in their order.

@@ -4,7 +4,6 @@ use std::sync::atomic::Ordering;
 
 use rackweave_core::rng::mix;
 use rackweave_core::{DropReason, Mixed};
-use rackweave_group::reduce::job::{JobNode, NodeHeader};
 use rackweave_group::reduce::switch::{self, Program};
 use rackweave_group::reduce::system::NoSwitch;
 use rackweave_sim::{Attached, GroupModel, World};
@@ -13,8 +12,8 @@ use rackweave_switch::system::Simulated;
 use rackweave_wire::Header as WireHeader;
 
 use super::ReduceConfig;
-use super::control::{Controller, Simulated as Controlled};
-use super::node::Host;
+use super::control::{self, Simulated as Controlled};
+use super::job::{JobNode, NodeHeader};
 use super::summary::{ReduceResult, ReduceSummary};
 use crate::results::trunk_bytes;
 use crate::study::{Done, Setting, StudyError, StudySummary};
@@ -33,7 +32,7 @@ pub(super) fn run(reduce: &ReduceConfig, setting: &Setting<'_>) -> Result<Done, 
     }
     let node = |host| {
         let node = JobNode::new(host, reduce.job.clone(), &reduce.carrier, &reduce.jobs);
-        Attached::at(host, Host(node))
+        Attached::at(host, node)
     };
     let nodes = reduce.hosts().into_iter().map(node).collect();
     let program = |number: u32| {
@@ -43,12 +42,13 @@ pub(super) fn run(reduce: &ReduceConfig, setting: &Setting<'_>) -> Result<Done, 
         Some(Program::new(number, switch::Config { ways: chosen.ways, ..limits }))
     };
     let program = |number| -> Programs { Simulated::new(program(number)) };
-    let mut world: World<'_, GroupModel<Host, Programs, Slab>> = setting.world(nodes, program)?;
+    let mut world: World<'_, GroupModel<JobNode, Programs, Slab>> =
+        setting.world(nodes, program)?;
     let mut reconfigurations = 0;
     let end = match reduce.control {
         None => world.run_to_end(control),
         Some(interval) => {
-            let mut controller = Controller::new(reduce, config);
+            let mut controller = control::controller(reduce, config);
             let limit = rackweave_core::Time::ZERO + config.measure.time_limit;
             let mut at = rackweave_core::Time::ZERO;
             loop {
@@ -74,7 +74,7 @@ pub(super) fn run(reduce: &ReduceConfig, setting: &Setting<'_>) -> Result<Done, 
         ..ReduceResult::of(reduce)
     };
     for node in world.nodes() {
-        let records = node.node().0.records();
+        let records = node.node().records();
         results.jobs.extend(records.map(|(job, record)| (job.clone(), *record)));
     }
     results.jobs.sort_by_key(|(job, _)| (job.start, job.number));

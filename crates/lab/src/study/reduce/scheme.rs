@@ -1,14 +1,15 @@
 //! What adds up the pairs of jobs: `[transport]` of a scenario with `[workload.reduce]`.
 
 use rackweave_core::{Destination, Span};
-use rackweave_group::reduce::job::{self, Job};
 use rackweave_group::reduce::master::{Aggregation, Epochs};
 use rackweave_group::reduce::source::Order;
+use rackweave_rackless::control::Occasion;
 use rackweave_sim::Fabric;
 use rackweave_wire::reduce::Rule;
 use serde::Deserialize;
 
-use super::{Occasion, ReduceConfig, Switches};
+use super::job::{self, Job};
+use super::{ReduceConfig, Switches};
 use crate::item::About;
 use crate::scenario::de::{self, DeError};
 use crate::scenario::keys::{Chosen, divide, keys, schemes};

@@ -1,13 +1,13 @@
 //! The results of jobs in `summary.json`.
 
 use rackweave_core::{FailReason, Time};
-use rackweave_group::reduce::job::{Job, Record};
 use rackweave_group::reduce::switch;
 use rackweave_sim::Fabric;
 use rackweave_sim::result::{MessageRecord, Outcome, RunResult};
 use serde::{Deserialize, Serialize};
 
 use super::ReduceConfig;
+use super::job::{Job, Record};
 use super::turns::Turns;
 use crate::results::Range;
 

@@ -1,10 +1,10 @@
 //! Jobs on real hosts.
 
 use rackweave_core::{DropReason, Time};
-use rackweave_group::reduce::job::{Job, Map, Record};
 use rackweave_group::reduce::switch;
 use rackweave_sim::result::RunResult;
 
+use super::job::{Job, Map, Record};
 use super::{ReduceConfig, ReduceResult, ReduceSummary};
 use crate::results::trunk_bytes;
 use crate::scenario::PointSpec;

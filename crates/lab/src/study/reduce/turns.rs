@@ -1,7 +1,8 @@
 //! How the uploads of jobs follow one another.
 
 use rackweave_core::Time;
-use rackweave_group::reduce::job::{Job, Record};
+
+use super::job::{Job, Record};
 
 /// How the uploads of jobs follow one another. Shares without a base are NaN.
 #[derive(Clone, Copy, Debug, PartialEq)]

@@ -1,12 +1,12 @@
 //! What the processes of a point have reported, as results of the simulator are.
 
 use rackweave_core::{Framing, HostId, RecoveryCounters, Span, Time, frame};
+use rackweave_rackless::control::Controller;
 use rackweave_sim::result::{
     Counters, End, Goodput, MeasuredRoundTrip, Outcome, RunResult, TransportRecovery,
 };
 
 use super::{PointOutcome, PointRun};
-use crate::study::reduce::Controller;
 use crate::testbed::kind::Ends;
 use crate::testbed::protocol::{HostWork, SwitchEnd};
 use crate::testbed::{PointWork, captured_links};

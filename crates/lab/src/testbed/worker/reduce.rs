@@ -1,10 +1,10 @@
 //! A host of a run with jobs: the machines of the simulator's host, over the socket of the product.
 
 use rackweave_core::{Ecn, Header as _, HostId, Mixed, Node as _, Span, Time};
-use rackweave_group::reduce::job::{JobNode, Record};
 use rackweave_group::reduce::packet::packet;
 use rackweave_linux::Clock;
 use rackweave_reduce::{Attachment, Machine, Net};
+use rackweave_sim::GroupNode as _;
 use rackweave_wire::frame::ip_address;
 use rackweave_wire::reduce::{Header, PORT};
 
@@ -12,6 +12,7 @@ use super::meter::{Calls, UploadMeter};
 use super::timeline::{TimeLine, pause};
 use super::{POLL_EVERY, REPORT_EVERY, next_command, process_cpu_s, send, writer};
 use crate::study::reduce::ReduceConfig;
+use crate::study::reduce::job::{JobNode, Record};
 use crate::testbed::kind::HostProcess;
 use crate::testbed::protocol::{
     Bind, Command, HostEnd, JobEnd, Records, ReduceEnd, StudyEnd, WorkerMessage,

@@ -1,4 +1,4 @@
-//! When a master reports for whom it waits.
+//! What a master reports of its workers.
 
 use rackweave_core::{Span, Time};
 
@@ -6,6 +6,28 @@ use rackweave_core::{Span, Time};
 const SOON: Span = Span::from_secs(5);
 /// The time between two reports of the same workers.
 const AGAIN: Span = Span::from_secs(30);
+
+/// What a master reports of its workers.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum MemberEvent {
+    /// A worker has joined.
+    Joined {
+        /// Its number.
+        worker: u8,
+        /// Its address.
+        address: String,
+    },
+    /// A worker ends before the job. Another process can take its place.
+    Left {
+        /// Its number.
+        worker: u8,
+    },
+    /// These workers have not joined, or have left: reported after 5 s, when others are missing, and every 30 s.
+    Waiting {
+        /// Their numbers.
+        workers: Vec<u8>,
+    },
+}
 
 /// What a master has reported of the workers that have not joined.
 #[derive(Debug)]

@@ -2,7 +2,7 @@
 
 use rackweave_core::{HostId, Span, Time};
 
-use super::super::silence::Silence;
+use super::Silence;
 
 /// Who has joined under a worker's number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -19,6 +19,18 @@ pub(in crate::reduce) enum Arrival {
     OtherInput,
 }
 
+/// What a process that says that it ends was.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::reduce) enum Leaving {
+    /// A worker, which has left.
+    Left,
+    /// A worker that has said so before.
+    Again,
+    /// No worker.
+    Stranger,
+}
+
+/// A worker.
 #[derive(Clone, Debug)]
 pub(in crate::reduce) struct Member {
     process: Option<(HostId, u32)>,
@@ -36,12 +48,11 @@ pub(in crate::reduce) struct Member {
     is_idle: bool,
     /// Whether the process has said that it ends.
     has_left: bool,
-    /// The sequence number plus 1 of the packet that was taken last, by number modulo the window.
-    seen: Vec<u32>,
 }
 
-impl Member {
-    pub(in crate::reduce) fn new(window: u16) -> Self {
+impl Default for Member {
+    /// A worker that nobody has joined as.
+    fn default() -> Self {
         Self {
             process: None,
             digest: 0,
@@ -52,11 +63,12 @@ impl Member {
             announced: (0, Time::ZERO, 0),
             is_idle: false,
             has_left: false,
-            seen: vec![0; usize::from(window.max(1))],
         }
     }
+}
 
-    pub(in crate::reduce) fn join(
+impl Member {
+    pub(super) fn join(
         &mut self,
         now: Time,
         (host, instance): (HostId, u32),
@@ -88,39 +100,34 @@ impl Member {
         arrival
     }
 
-    pub(in crate::reduce) const fn has_joined(&self) -> bool {
+    pub(super) const fn has_joined(&self) -> bool {
         self.process.is_some()
     }
 
-    /// Whether a process has its place, and has not said that it ends.
-    pub(super) const fn is_there(&self) -> bool {
-        self.process.is_some() && !self.has_left
-    }
-
-    pub(in crate::reduce) const fn has_left(&self) -> bool {
+    pub(super) const fn has_left(&self) -> bool {
         self.has_left
     }
 
     /// Whether a process with other pairs wanted its place.
-    pub(in crate::reduce) const fn has_met_other(&self) -> bool {
+    pub(super) const fn has_met_other(&self) -> bool {
         self.has_met_other
     }
 
     /// The process ends. If the job has not begun, its place is as if nobody had joined.
-    pub(in crate::reduce) const fn leave(&mut self, is_waiting: bool) {
-        if is_waiting {
-            self.process = None;
-        } else {
+    pub(super) const fn leave(&mut self, has_begun: bool) {
+        if has_begun {
             self.has_left = true;
+        } else {
+            self.process = None;
         }
     }
 
     /// Its address; that of no host if it has not joined.
-    pub(in crate::reduce) fn host(&self) -> HostId {
+    pub(super) fn host(&self) -> HostId {
         self.process.map_or(HostId(u32::MAX), |(host, _)| host)
     }
 
-    pub(in crate::reduce) fn instance(&self) -> u32 {
+    pub(super) fn instance(&self) -> u32 {
         self.process.map_or(0, |(_, instance)| instance)
     }
 
@@ -135,12 +142,12 @@ impl Member {
     }
 
     /// When [`Member::is_silent`] is to be called.
-    pub(in crate::reduce) fn silent_due(&self, give_up: Span) -> Time {
+    pub(super) fn silent_due(&self, give_up: Span) -> Time {
         self.silence.due(give_up)
     }
 
     /// Looks for a sign of the process that has joined; whether it is given up.
-    pub(in crate::reduce) fn is_silent(&mut self, now: Time, give_up: Span) -> bool {
+    pub(super) fn is_silent(&mut self, now: Time, give_up: Span) -> bool {
         self.has_joined() && self.silence.look(now, give_up)
     }
 
@@ -149,16 +156,16 @@ impl Member {
     }
 
     /// Whether it has this version of the state.
-    pub(in crate::reduce) const fn has(&self, version: u32) -> bool {
+    pub(super) const fn has(&self, version: u32) -> bool {
         self.confirmed == version
     }
 
-    pub(in crate::reduce) const fn is_idle(&self) -> bool {
+    pub(super) const fn is_idle(&self) -> bool {
         self.is_idle
     }
 
     /// When the state is to be sent to it: at once if the version is new, then after the retry time, which doubles up to the keepalive.
-    pub(in crate::reduce) fn due(&self, version: u32, retry: Span, keepalive: Span) -> Time {
+    pub(super) fn due(&self, version: u32, retry: Span, keepalive: Span) -> Time {
         let (announced, at, tries) = self.announced;
         if announced != version {
             return Time::ZERO;
@@ -171,26 +178,14 @@ impl Member {
         at.saturating_add(wait)
     }
 
-    pub(in crate::reduce) fn announce(&mut self, now: Time, version: u32) {
+    pub(super) fn announce(&mut self, now: Time, version: u32) {
         let tries = if self.announced.0 == version { self.announced.2 + 1 } else { 0 };
         self.announced = (version, now, tries);
         self.owes_since.get_or_insert(now);
     }
 
-    /// Another attempt: sequence numbers begin again.
-    pub(in crate::reduce) fn forget(&mut self) {
-        self.seen.fill(0);
+    /// It has something under way until it says that it does not.
+    pub(super) const fn make_busy(&mut self) {
         self.is_idle = false;
-    }
-
-    /// Returns whether a packet has been taken; `None` if its number is impossible.
-    pub(in crate::reduce) fn seen(&self, seq: u32) -> Option<bool> {
-        let next = seq.checked_add(1)?;
-        Some(self.seen[seq as usize % self.seen.len()] >= next)
-    }
-
-    pub(in crate::reduce) fn record(&mut self, seq: u32) {
-        let index = seq as usize % self.seen.len();
-        self.seen[index] = seq.saturating_add(1);
     }
 }

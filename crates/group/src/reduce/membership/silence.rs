@@ -12,7 +12,7 @@ const LAST: u64 = 6;
 
 /// The silence of a peer: when it was heard last, and how often it has been looked for since.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Silence {
+pub(in crate::reduce) struct Silence {
     heard: Time,
     /// The number of looks, and the time of the latest.
     looks: (u32, Time),
@@ -20,17 +20,17 @@ pub(super) struct Silence {
 
 impl Silence {
     /// A silence that begins now.
-    pub(super) const fn since(now: Time) -> Self {
+    pub(in crate::reduce) const fn since(now: Time) -> Self {
         Self { heard: now, looks: (0, now) }
     }
 
     /// The peer has been heard.
-    pub(super) fn hear(&mut self, now: Time) {
+    pub(in crate::reduce) fn hear(&mut self, now: Time) {
         *self = Self::since(self.heard.max(now));
     }
 
     /// When the peer was heard last.
-    pub(super) const fn heard(&self) -> Time {
+    pub(in crate::reduce) const fn heard(&self) -> Time {
         self.heard
     }
 
@@ -39,7 +39,7 @@ impl Silence {
     }
 
     /// When [`Silence::look`] is due.
-    pub(super) fn due(&self, limit: Span) -> Time {
+    pub(in crate::reduce) fn due(&self, limit: Span) -> Time {
         let (looks, at) = self.looks;
         if looks > 0 {
             return at.saturating_add(Self::interval(limit));
@@ -49,7 +49,7 @@ impl Silence {
     }
 
     /// Looks for the peer, if that is due, after what has arrived was handled. Returns whether the peer is given up: it has been silent for the limit, and was looked for often enough.
-    pub(super) fn look(&mut self, now: Time, limit: Span) -> bool {
+    pub(in crate::reduce) fn look(&mut self, now: Time, limit: Span) -> bool {
         if now >= self.due(limit) {
             self.looks = (self.looks.0.saturating_add(1), now);
         }

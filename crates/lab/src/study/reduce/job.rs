@@ -1,4 +1,4 @@
-//! Whole jobs at the hosts of the simulator: MapReduce's phases around the upload.
+//! Whole jobs at the hosts of a run: MapReduce's phases around the upload.
 //!
 //! ```text
 //! master   start ── data, over a transport ──────────┐          collects ─── reduce ─> finished
@@ -16,16 +16,19 @@ use rackweave_core::{
     Event as Carried, HostId, Kind, MessageId, Mixed, Node, Packet, Rng, Schedule, Span, Submit,
     Time, Transport as _,
 };
+use rackweave_group::reduce::Failure;
+use rackweave_group::reduce::master::{self, Aggregation};
+use rackweave_group::reduce::node::{MasterSide, ReduceNode, WorkerSide};
+use rackweave_group::reduce::packet::Header;
+use rackweave_group::reduce::source::{Order, Pairs};
+use rackweave_group::reduce::worker;
+use rackweave_rackless::control::{Status, Transfer};
+use rackweave_rackless::demand::JobId;
+use rackweave_rackless::jobs::{self, Distribution};
+use rackweave_sim::GroupNode;
 use rackweave_transport::{Machine, TransportConfig};
-use rackweave_wire::reduce::Operator;
+use rackweave_wire::reduce::{Operator, PAIR_BYTES};
 use rackweave_workload::text::{TextModel, word};
-
-use super::Failure;
-use super::master::{self, Aggregation};
-use super::node::{MasterSide, ReduceNode, WorkerSide};
-use super::packet::Header;
-use super::source::{Order, Pairs};
-use super::worker;
 
 /// The header of a host's packets: those of the transport that carries the data, and those of the upload.
 pub type NodeHeader = Mixed<rackweave_wire::Header, Header>;
@@ -57,10 +60,18 @@ pub struct Costs {
     pub tasks_per_host: u32,
 }
 
+impl Costs {
+    /// Returns the time that mapping this many bytes takes.
+    fn map_of(&self, bytes: u64) -> Span {
+        let ticks = u128::from(self.map_per_mib.ticks()) * u128::from(bytes);
+        Span::from_ticks((ticks >> 20) as u64)
+    }
+}
+
 /// A job.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Job {
-    /// Its number, from the job handler.
+    /// Its number.
     pub number: u16,
     /// When it starts.
     pub start: Time,
@@ -70,6 +81,41 @@ pub struct Job {
     pub workers: Vec<HostId>,
     /// The length of the data in bytes.
     pub bytes: u64,
+}
+
+/// Returns the number by which the control plane knows a job, which is never 0.
+pub(crate) const fn id(number: u16) -> JobId {
+    JobId(number + 1)
+}
+
+impl Job {
+    /// Returns the job as it registers with the control plane. The sizes of its pairs are those that the model of the text expects.
+    pub(crate) fn registered(&self, config: &Config) -> jobs::Job {
+        let workers = self.workers.len() as u64;
+        let words = config.text.words(self.bytes);
+        let own = words / workers;
+        let pairs = if config.combiner { config.text.distinct(own) } else { own as f64 };
+        let words = config.text.distinct(words);
+        let [pairs, distinct] = [pairs, words].map(|pairs| (pairs * PAIR_BYTES as f64) as u64);
+        let Costs { reduce_per_pair, reduce_per_word, task_start, .. } = config.costs;
+        let of_word = reduce_per_pair.saturating_add(reduce_per_word);
+        jobs::Job {
+            master: self.master.0,
+            workers: self.workers.iter().map(|worker| worker.0).collect(),
+            input: self.bytes,
+            distribution: match config.map {
+                Map::Scatter | Map::Local => Distribution::Scatter,
+                Map::Broadcast => Distribution::Unicast,
+            },
+            map: task_start.saturating_add(config.costs.map_of(self.bytes.div_ceil(workers))),
+            shuffle: Vec::new(),
+            combine: Span::ZERO,
+            upload: vec![pairs; self.workers.len()],
+            // Without a combiner a worker has more than is distinct, which the planner does not know of.
+            distinct: Some(distinct.clamp(pairs, pairs * workers)),
+            reduce: task_start.saturating_add(of_word.saturating_mul(words as u64)),
+        }
+    }
 }
 
 /// What all jobs have in common.
@@ -128,6 +174,20 @@ pub struct Record {
     pub epochs: u16,
     /// The number of slots.
     pub slots: u32,
+}
+
+impl Record {
+    /// Returns how far the job has come, for the control plane.
+    pub(crate) fn status(&self, job: &Job) -> Status {
+        let transfer = match self {
+            Self { uploaded: Some(_), .. } | Self { failed: Some(_), .. } => None,
+            Self { granted: Some(_), .. } => Some(Transfer::Upload),
+            Self { distributed: None, started: Some(_), .. } => Some(Transfer::Input),
+            _ => None,
+        };
+        let has_ended = self.uploaded.is_some() || self.failed.is_some();
+        Status { job: id(job.number), transfer, has_ended }
+    }
 }
 
 /// How a result differs from the text.
@@ -322,40 +382,6 @@ impl JobNode {
         }
     }
 
-    /// Stops a job's upload, or resumes it.
-    pub fn quiesce(&mut self, job: u16, stop: bool) {
-        let mastered = self.mastered.iter().find(|mastered| mastered.job.number == job);
-        if let Some(side) = mastered.and_then(|mastered| mastered.side) {
-            let master = self.reduce.masters_mut()[side].machine_mut();
-            if stop { master.quiesce() } else { master.resume() }
-        }
-    }
-
-    /// Returns the number of pairs that the host's workers have divided into epochs since the last call, to send them.
-    pub fn take_divided(&mut self) -> usize {
-        self.reduce.take_divided()
-    }
-
-    /// The host crashes, or starts again. Its data are there after a crash; what it has computed and sent is not, so that its workers map
-    /// their data again, and join with a new instance. A host with a master must not crash.
-    pub fn crash(&mut self, now: Time, down: bool) {
-        self.down = down;
-        self.note_done_workers();
-        self.reduce = ReduceNode::new(self.host);
-        *self.machine = self.carrier.machine(self.host);
-        (self.work, self.computing) = (Schedule::default(), 0);
-        self.waiting.clear();
-        if down {
-            return;
-        }
-        self.lives += 1;
-        for (assigned, worker) in self.assigned.iter().enumerate() {
-            if !worker.done {
-                self.work.push(worker.job.start.max(now), Work::Arrived { assigned });
-            }
-        }
-    }
-
     fn note_done_workers(&mut self) {
         for side in self.reduce.workers().iter().filter(|side| side.outcome() == Some(Ok(()))) {
             let config = side.machine().config();
@@ -366,18 +392,6 @@ impl JobNode {
                 worker.done = true;
             }
         }
-    }
-
-    /// Whether all jobs whose master is here have ended.
-    #[must_use]
-    pub fn is_done(&self) -> bool {
-        self.unfinished == 0 && self.reduce.is_done()
-    }
-
-    /// The payload of the packet that was polled last.
-    #[must_use]
-    pub fn payload(&self) -> &[u8] {
-        if self.has_payload { self.reduce.payload() } else { &[] }
     }
 
     /// Handles a packet with its payload.
@@ -472,14 +486,14 @@ impl JobNode {
         record.started = Some(now);
         let workers = job.workers.len() as u8;
         let token = mix(self.config.seed ^ u64::from(job.number) << 32);
-        let config = master::Config {
+        let mut config = master::Config {
             operator: self.config.operator,
             aggregation: self.config.aggregation,
             hold: self.config.hold,
             window: self.config.window,
-            give_up: Span::from_secs(3_600),
             ..master::Config::new(job.number, self.host, workers, token, mix(token))
         };
+        config.members.give_up = Span::from_secs(3_600);
         *side = Some(self.reduce.masters().len());
         self.reduce.add_master(MasterSide::new(config, now));
         let (number, share) = (job.number, job.bytes.div_ceil(u64::from(workers)));
@@ -523,10 +537,7 @@ impl JobNode {
     /// A worker maps its data.
     fn map(&mut self, now: Time, assigned: usize) {
         let bytes = self.share_of(&self.assigned[assigned].job);
-        let per_mib = self.config.costs.map_per_mib;
-        let cost =
-            Span::from_ticks(((u128::from(per_mib.ticks()) * u128::from(bytes)) >> 20) as u64);
-        self.compute(now, Work::Mapped { assigned }, cost);
+        self.compute(now, Work::Mapped { assigned }, self.config.costs.map_of(bytes));
     }
 
     /// The length of a worker's part of the text.
@@ -690,5 +701,52 @@ impl Node for JobNode {
 
     fn poll_event(&mut self) -> Option<Infallible> {
         None
+    }
+}
+
+impl GroupNode for JobNode {
+    /// Whether all jobs whose master is here have ended.
+    fn is_done(&self) -> bool {
+        self.unfinished == 0 && self.reduce.is_done()
+    }
+
+    /// The host crashes, or starts again. Its data are there after a crash; what it has computed and sent is not, so that its workers map
+    /// their data again, and join with a new instance. A host with a master must not crash.
+    fn crash(&mut self, now: Time, down: bool) {
+        self.down = down;
+        self.note_done_workers();
+        self.reduce = ReduceNode::new(self.host);
+        *self.machine = self.carrier.machine(self.host);
+        (self.work, self.computing) = (Schedule::default(), 0);
+        self.waiting.clear();
+        if down {
+            return;
+        }
+        self.lives += 1;
+        for (assigned, worker) in self.assigned.iter().enumerate() {
+            if !worker.done {
+                self.work.push(worker.job.start.max(now), Work::Arrived { assigned });
+            }
+        }
+    }
+
+    fn poll_prepared_work(&mut self) -> u32 {
+        u32::try_from(self.reduce.take_divided()).unwrap_or(u32::MAX)
+    }
+
+    #[inline]
+    fn handle_payload(
+        &mut self,
+        now: Time,
+        _port: u8,
+        packet: &Packet<NodeHeader>,
+        payload: &[u8],
+    ) {
+        self.receive(now, packet, payload);
+    }
+
+    #[inline]
+    fn payload(&self) -> &[u8] {
+        if self.has_payload { self.reduce.payload() } else { &[] }
     }
 }

@@ -1,0 +1,319 @@
+//! The membership of a job: who takes part, and which state of the job each of them knows.
+//!
+//! A job of pairs and one of vectors form in the same way. A worker joins under a number and repeats a cookie before the master keeps
+//! anything for it (`Place`). What workers learn of the job is one state with a version, which the master repeats until each of them has
+//! confirmed it, and from time to time after that (`Membership`). A process that leaves says so; one that does not answer can be replaced
+//! by another that has the same input, and is given up after a longer silence (`Silence`).
+
+mod member;
+mod place;
+mod silence;
+
+use std::collections::VecDeque;
+
+use rackweave_core::rng::mix;
+use rackweave_core::{HostId, Span, Time};
+use rackweave_wire::Id64;
+use rackweave_wire::reduce::{ADDRESS_BYTES, Body, Header, MAX_WORKERS};
+
+use self::member::Member;
+pub(super) use self::member::{Arrival, Leaving};
+pub(super) use self::place::Place;
+pub(super) use self::silence::Silence;
+use super::Failure;
+
+/// How a master forms a job and keeps its workers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Config {
+    /// The number of the job.
+    pub job: u16,
+    /// The number of workers, 1 to 64.
+    pub workers: u8,
+    /// A random number that becomes the job's token.
+    pub token: u64,
+    /// A random number from which cookies are made.
+    pub secret: u64,
+    /// How long a message waits for its answer before it is repeated; it doubles with each repetition.
+    pub retry: Span,
+    /// How often workers hear of the master, and must answer.
+    pub keepalive: Span,
+    /// After which silence another process may take a worker's place.
+    pub takeover: Span,
+    /// How long the master waits for a worker that is silent.
+    pub give_up: Span,
+    /// How long the master waits for all workers to join, from its start on.
+    pub join_within: Span,
+}
+
+impl Config {
+    /// The default timers: 20 ms until the first repetition, a sign of life each 250 ms, 1 s until a worker can be replaced, 30 s of
+    /// patience with those that are silent, and with those that have not joined.
+    #[must_use]
+    pub const fn new(job: u16, workers: u8, token: u64, secret: u64) -> Self {
+        Self {
+            job,
+            workers,
+            token,
+            secret,
+            retry: Span::from_ms(20),
+            keepalive: Span::from_ms(250),
+            takeover: Span::from_secs(1),
+            give_up: Span::from_secs(30),
+            join_within: Span::from_secs(30),
+        }
+    }
+}
+
+/// The workers of a job, as its master knows them.
+#[derive(Clone, Debug)]
+pub(super) struct Membership {
+    config: Config,
+    members: Vec<Member>,
+    /// The version of the state that workers are to confirm.
+    version: u32,
+    /// Answers to hosts that are not members.
+    answers: VecDeque<(HostId, Header)>,
+    /// Whether a process that has said that it ends still hears of the state.
+    informs_left: bool,
+    started: Time,
+    /// Since the job has ended.
+    ended: Option<Silence>,
+}
+
+impl Membership {
+    /// A job that waits for its workers from now on.
+    pub(super) fn new(config: Config, now: Time) -> Self {
+        Self {
+            members: (0..config.workers).map(|_| Member::default()).collect(),
+            version: 1,
+            answers: VecDeque::new(),
+            informs_left: false,
+            started: now,
+            ended: None,
+            config,
+        }
+    }
+
+    /// Processes that have said that they end still hear of the state until they are replaced.
+    pub(super) const fn informing_left(mut self) -> Self {
+        self.informs_left = true;
+        self
+    }
+
+    /// All workers, as a bitmap.
+    pub(super) fn all(&self) -> u64 {
+        u64::MAX >> (64 - self.members.len())
+    }
+
+    /// Returns the numbers of the workers that have not joined.
+    pub(super) fn missing(&self) -> impl Iterator<Item = u8> {
+        (0_u8..).zip(&self.members).filter(|(_, member)| !member.has_joined()).map(|(n, _)| n)
+    }
+
+    /// Whether all workers have joined.
+    pub(super) fn is_complete(&self) -> bool {
+        self.members.iter().all(Member::has_joined)
+    }
+
+    /// Whether no worker has joined.
+    pub(super) fn is_empty(&self) -> bool {
+        !self.members.iter().any(Member::has_joined)
+    }
+
+    /// Returns the address of the process that has joined under a worker's number.
+    pub(super) fn host_of(&self, worker: u8) -> Option<HostId> {
+        let member = self.members.get(usize::from(worker))?;
+        member.has_joined().then(|| member.host())
+    }
+
+    /// The addresses of the workers, as messages that ask for slots carry them.
+    pub(super) fn addresses(&self) -> Vec<u8> {
+        let mut bytes = Vec::with_capacity(self.members.len() * ADDRESS_BYTES);
+        for member in &self.members {
+            bytes.extend_from_slice(&member.host().0.to_be_bytes());
+        }
+        bytes
+    }
+
+    /// Returns the worker with this number, if its process is at the host that a message has come from.
+    pub(super) fn member(&mut self, worker: u8, from: HostId) -> Option<&mut Member> {
+        self.members.get_mut(usize::from(worker)).filter(|member| member.host() == from)
+    }
+
+    /// The version of the state that workers are to confirm.
+    pub(super) const fn version(&self) -> u32 {
+        self.version
+    }
+
+    /// The state has changed: workers are to confirm another version.
+    pub(super) const fn change(&mut self) {
+        self.version += 1;
+    }
+
+    /// Whether all workers have confirmed the newest state.
+    pub(super) fn have_confirmed(&self) -> bool {
+        self.members.iter().all(|member| member.has(self.version))
+    }
+
+    /// Whether all workers have confirmed the newest state, and had nothing under way then.
+    pub(super) fn are_idle(&self) -> bool {
+        self.members.iter().all(|member| member.has(self.version) && member.is_idle())
+    }
+
+    /// Another attempt begins, of which workers have something under way until they say that they do not.
+    pub(super) fn make_busy(&mut self) {
+        self.members.iter_mut().for_each(Member::make_busy);
+    }
+
+    /// All workers are taken for heard of now.
+    pub(super) fn hear_all(&mut self, now: Time) {
+        self.members.iter_mut().for_each(|member| member.hear(now));
+    }
+
+    /// The job ends: workers are to hear of it, and then it is over.
+    pub(super) const fn end(&mut self, now: Time) {
+        self.ended = Some(Silence::since(now));
+    }
+
+    /// Whether the job has ended, one way or the other.
+    pub(super) const fn has_ended(&self) -> bool {
+        self.ended.is_some()
+    }
+
+    /// Whether the job has ended, and the workers know or do not answer.
+    pub(super) fn is_over(&self) -> bool {
+        let knows = |member: &Member| !self.informs(member) || member.has(self.version);
+        self.ended.is_some() && self.members.iter().all(knows)
+    }
+
+    /// Answers a host that is not a member.
+    pub(super) fn answer(&mut self, to: HostId, header: &Header, body: Body) {
+        if self.answers.len() < usize::from(MAX_WORKERS) {
+            self.answers.push_back((to, Header { body, token: Id64::new(0), ..*header }));
+        }
+    }
+
+    /// Returns the next answer to a host that is not a member.
+    pub(super) fn poll_answer(&mut self) -> Option<(HostId, Header)> {
+        self.answers.pop_front()
+    }
+
+    const fn cookie(&self, host: HostId, instance: u32) -> u64 {
+        mix(mix(self.config.secret ^ host.0 as u64) ^ instance as u64)
+    }
+
+    /// Returns whether a process has repeated the cookie for its address and instance. One that has not is challenged, and nothing is kept
+    /// for it.
+    pub(super) fn admits(
+        &mut self,
+        from: HostId,
+        header: &Header,
+        instance: u32,
+        cookie: u64,
+    ) -> bool {
+        let expected = self.cookie(from, instance);
+        if cookie != expected {
+            self.answer(from, header, Body::Challenge { instance, cookie: Id64::new(expected) });
+        }
+        cookie == expected
+    }
+
+    /// An admitted process wants to be this worker. `digest` is that of its input, and whether it must be the same as that of the
+    /// process that it replaces. `None`: the job has no such worker.
+    pub(super) fn join(
+        &mut self,
+        now: Time,
+        worker: u8,
+        process: (HostId, u32),
+        digest: (u64, bool),
+    ) -> Option<Arrival> {
+        let member = self.members.get_mut(usize::from(worker))?;
+        Some(member.join(now, process, digest, self.config.takeover))
+    }
+
+    /// A process says that it ends as this worker. If the job `has_begun`, it remains the worker until another process takes its place, or
+    /// until it is missed.
+    pub(super) fn leave(&mut self, from: HostId, worker: u8, has_begun: bool) -> Leaving {
+        match self.member(worker, from) {
+            None => Leaving::Stranger,
+            Some(member) if member.has_left() => Leaving::Again,
+            Some(member) => {
+                member.leave(has_begun);
+                Leaving::Left
+            }
+        }
+    }
+
+    /// Whether the state is sent to a worker.
+    const fn informs(&self, member: &Member) -> bool {
+        member.has_joined() && (self.informs_left || !member.has_left())
+    }
+
+    /// Whether the state is sent to a worker now, or later: not to one that knows that the job has ended.
+    fn is_announced(&self, member: &Member) -> bool {
+        self.informs(member) && !(self.ended.is_some() && member.has(self.version))
+    }
+
+    /// Returns a worker to which the state is to be sent now, with its process.
+    pub(super) fn poll_announcement(&mut self, now: Time) -> Option<(u8, HostId, u32)> {
+        let Config { retry, keepalive, .. } = self.config;
+        let version = self.version;
+        let is_due = |member: &Member| {
+            self.is_announced(member) && member.due(version, retry, keepalive) <= now
+        };
+        let worker = self.members.iter().position(is_due)?;
+        let member = &mut self.members[worker];
+        member.announce(now, version);
+        Some((worker as u8, member.host(), member.instance()))
+    }
+
+    /// Returns when [`Membership::poll_announcement`] is due.
+    pub(super) fn announcement_due(&self) -> Option<Time> {
+        let Config { retry, keepalive, .. } = self.config;
+        let announced = self.members.iter().filter(|member| self.is_announced(member));
+        announced.map(|member| member.due(self.version, retry, keepalive)).min()
+    }
+
+    /// Returns when [`Membership::expire`], [`Membership::not_joined`] or [`Membership::silent`] is due.
+    pub(super) fn patience_due(&self) -> Option<Time> {
+        let Config { takeover, give_up, join_within, .. } = self.config;
+        if let Some(ended) = self.ended {
+            return Some(ended.due(takeover));
+        }
+        let joined = self.members.iter().filter(|member| member.has_joined());
+        let silent = joined.map(|member| member.silent_due(give_up));
+        let start = self.missing().next().map(|_| self.started.saturating_add(join_within));
+        silent.chain(start).min()
+    }
+
+    /// Ends the wait for workers that do not confirm the end of the job. Returns whether it has ended.
+    pub(super) fn expire(&mut self, now: Time) -> bool {
+        let Some(ended) = &mut self.ended else { return false };
+        // Workers that are gone do not answer.
+        if ended.look(now, self.config.takeover) {
+            for member in &mut self.members {
+                member.confirm(self.version, true);
+            }
+        }
+        true
+    }
+
+    /// Why the job fails if not all workers have joined in time.
+    pub(super) fn not_joined(&self, now: Time) -> Option<Failure> {
+        let workers = self.missing().fold(0, |set, number| set | 1 << number);
+        let is_late = now >= self.started.saturating_add(self.config.join_within);
+        (workers != 0 && is_late).then_some(Failure::NotJoined { workers })
+    }
+
+    /// Why the job fails if a worker has been silent for too long.
+    pub(super) fn silent(&mut self, now: Time) -> Option<Failure> {
+        let give_up = self.config.give_up;
+        let worker = self.members.iter_mut().position(|member| member.is_silent(now, give_up))?;
+        let (member, worker) = (&self.members[worker], worker as u8);
+        Some(match (member.has_met_other(), member.has_left()) {
+            (true, _) => Failure::OtherInput { worker },
+            (false, true) => Failure::WorkerLeft { worker },
+            (false, false) => Failure::WorkerSilent { worker },
+        })
+    }
+}
