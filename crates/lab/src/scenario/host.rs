@@ -173,7 +173,8 @@ pub(crate) struct HostTable {
     /// For information only.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) clock_grain_ns: Option<Nanoseconds>,
-    /// How late a sleeping thread runs: quantiles `[share, microseconds]`. Default: never late.
+    /// How late a sleeping thread runs: quantiles `[share, microseconds]`, linear in between.
+    /// Default: never late.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub(crate) wake_us: Vec<QuantileKey>,
     /// Processor time of sleeping and waking up. Default: 0.
@@ -209,7 +210,8 @@ pub(crate) struct SwitchTable {
     pub(crate) pair_ns: Nanoseconds,
     /// Processor time of sleeping and waking up. Default: 0.
     pub(crate) wake_cost_ns: Nanoseconds,
-    /// How late a sleeping thread runs: quantiles `[share, microseconds]`. Default: never late.
+    /// How late a sleeping thread runs: quantiles `[share, microseconds]`, linear in between.
+    /// Default: never late.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub(crate) wake_us: Vec<QuantileKey>,
     /// A turn starts at the earliest this long after the one before. Default: 0.

@@ -52,8 +52,8 @@ keys! {
         /// Default: 8; from the workload.
         unscheduled_levels: u8,
         /// `"workload"`: levels carry equally many bytes of it. `"linux"`: the module's. A list:
-        /// the longest message of each unscheduled level but the last. Default: `"workload"`;
-        /// linux: `"linux"`.
+        /// the longest message of each unscheduled level but the last, highest first. Default:
+        /// `"workload"`; linux: `"linux"`.
         cutoffs: Cutoffs,
         /// Packets take any path. Default: true; linux: false.
         spray: bool => spray,
