@@ -8,10 +8,13 @@
 //! - [`Ticket`], [`Tickets`]: resumption, so that the packets of some messages need not wait for the handshake.
 //! - [`Association`]: all of this for one peer: which session seals, which ones open, when a new one is due, and whether the
 //!   peer has restarted.
+//! - [`Associations`]: the associations of a host with all its peers: whom it has asked, what it answers to strangers, and what
+//!   waits for a session ([`Held`]).
 //!
 //! The layout of the datagrams is in [`rackweave_wire::secure`]; threats and design are in `docs/ops/security.md`.
 
 mod association;
+mod associations;
 mod group;
 pub mod handshake;
 mod key;
@@ -22,6 +25,9 @@ mod window;
 
 pub use association::{
     Accepted, Association, Due, Early, LOST_INTERVAL, Local, Opened, RENEW_AFTER, RETRY, Unopened,
+};
+pub use associations::{
+    Associations, Handled, Held, KeyMismatch, Peers, Refused, Sender, notice, read,
 };
 pub use group::{GROUP_EPOCH, GROUP_PACKETS, GroupOpen, GroupSeal};
 pub use handshake::{Cipher, Offers, address_bytes};

@@ -1,5 +1,6 @@
 //! A session: the keys of both directions, and the protection of packets.
 
+use rackweave_wire::secure::{Clear, encode_sealed};
 use ring::aead::{AES_256_GCM, Aad, CHACHA20_POLY1305, LessSafeKey, NONCE_LEN, Nonce, UnboundKey};
 
 use crate::handshake::Cipher;
@@ -103,6 +104,21 @@ impl Session {
             Err(_) => unreachable!("a datagram is shorter than the ciphers' limits"),
         }
         Ok(())
+    }
+
+    /// Appends a sealed datagram of [`rackweave_wire::secure`]; `body` appends what is sealed.
+    ///
+    /// # Errors
+    /// As [`seal`](Self::seal).
+    pub fn seal_datagram(
+        &mut self,
+        out: &mut Vec<u8>,
+        body: impl FnOnce(&mut Vec<u8>),
+    ) -> Result<(), Exhausted> {
+        let clear = |session: u32, counter: u64, out: &mut Vec<u8>| {
+            encode_sealed(Clear { session, counter }, out);
+        };
+        self.seal(out, clear, body)
     }
 
     /// Opens a packet with this counter in place and returns what was sealed. `clear` are the readable bytes, `body` the sealed

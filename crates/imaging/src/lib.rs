@@ -50,9 +50,9 @@ pub use server::{
 
 /// Returns the IPv4 address of a peer, also of one that a dual-stack socket shows as an IPv6 address.
 fn ipv4(address: SocketAddr) -> Option<Ipv4Addr> {
-    match address {
+    match rackweave_linux::addresses::plain(address) {
         SocketAddr::V4(address) => Some(*address.ip()),
-        SocketAddr::V6(address) => address.ip().to_ipv4_mapped(),
+        SocketAddr::V6(_) => None,
     }
 }
 

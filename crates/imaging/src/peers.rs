@@ -4,9 +4,10 @@
 //! have other addresses, so that the addresses in messages are translated, on arrival and on departure.
 
 use std::collections::BTreeMap;
-use std::net::Ipv4Addr;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
 use rackweave_core::HostId;
+use rackweave_linux::addresses::{AddressTable, Strangers};
 use rackweave_wire::frame::{host_at, ip_address};
 use rackweave_wire::frisbee::Body;
 
@@ -18,19 +19,22 @@ const HOST_BITS: u32 = 24;
 /// The peers of a process.
 #[derive(Debug)]
 pub(crate) struct Peers {
-    numbers: BTreeMap<Ipv4Addr, HostId>,
-    addresses: BTreeMap<HostId, Ipv4Addr>,
+    table: AddressTable<()>,
     /// The length of the prefix that the addresses of a rack share.
     rack_prefix: Option<u8>,
     racks: BTreeMap<u32, u32>,
-    next: u32,
+}
+
+/// A peer is one host, whichever of its ports it sends from.
+fn key(address: Ipv4Addr) -> SocketAddr {
+    SocketAddr::from((address, 0))
 }
 
 impl Peers {
     /// Peers with the same `rack_prefix` bits of their addresses, 16 to 30, are in the same rack.
     pub(crate) fn new(rack_prefix: Option<u8>) -> Self {
-        let (numbers, addresses, racks) = (BTreeMap::new(), BTreeMap::new(), BTreeMap::new());
-        Self { numbers, addresses, rack_prefix, racks, next: 0 }
+        let table = AddressTable::new(0..1 << HOST_BITS, Strangers::NONE);
+        Self { table, rack_prefix, racks: BTreeMap::new() }
     }
 
     /// The number of hosts that a rack can have, by which machines divide the numbers of hosts.
@@ -45,27 +49,19 @@ impl Peers {
             (self.racks.len() as u32) < (1 << HOST_BITS) / size
                 || self.racks.contains_key(&(address.to_bits() / size))
         });
-        self.numbers.contains_key(&address) || (self.numbers.len() < MOST_PEERS && rack_has_room)
+        self.known(address).is_some() || (self.table.len() < MOST_PEERS && rack_has_room)
     }
 
     /// Returns the number of a peer, which gets one if it has none. `None` if there is no room.
     pub(crate) fn number(&mut self, address: Ipv4Addr) -> Option<HostId> {
-        if let Some(known) = self.numbers.get(&address) {
-            return Some(*known);
+        if let Some(known) = self.known(address) {
+            return Some(known);
         }
         if !self.has_room(address) {
             return None;
         }
         let host = match self.rack_prefix {
-            None => {
-                // Numbers are not used again soon, so that one names the same host for as long as possible.
-                while self.addresses.contains_key(&HostId(self.next)) {
-                    self.next = (self.next + 1) % (1 << HOST_BITS);
-                }
-                let host = HostId(self.next);
-                self.next = (self.next + 1) % (1 << HOST_BITS);
-                host
-            }
+            None => self.table.next_number(),
             Some(prefix) => {
                 let size = Self::hosts_per_rack(prefix);
                 let bits = address.to_bits();
@@ -74,25 +70,27 @@ impl Peers {
                 HostId(rack * size + bits % size)
             }
         };
-        self.numbers.insert(address, host);
-        self.addresses.insert(host, address);
+        self.table.insert(host, key(address), ());
         Some(host)
     }
 
     /// Returns the number of a peer that has one.
     pub(crate) fn known(&self, address: Ipv4Addr) -> Option<HostId> {
-        self.numbers.get(&address).copied()
+        self.table.at_address(key(address))
     }
 
     /// Returns the address of a peer.
     pub(crate) fn address(&self, host: HostId) -> Option<Ipv4Addr> {
-        self.addresses.get(&host).copied()
+        match self.table.get(host)?.path().remote.ip() {
+            IpAddr::V4(address) => Some(address),
+            IpAddr::V6(_) => None,
+        }
     }
 
     /// Forgets a peer, whose number may be given to another one.
     pub(crate) fn forget(&mut self, address: Ipv4Addr) {
-        if let Some(host) = self.numbers.remove(&address) {
-            self.addresses.remove(&host);
+        if let Some(host) = self.known(address) {
+            self.table.remove(host);
         }
     }
 

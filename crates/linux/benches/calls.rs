@@ -1,6 +1,7 @@
 //! A fixed number of calls between two endpoints on loopback, both turned by one thread: work for counting instructions, not time.
 //!
-//! `cargo bench -p rackweave-linux --bench calls -- homa 20000`; `bench/instructions` runs it under Valgrind.
+//! `cargo bench -p rackweave-linux --bench calls -- homa 20000`, with `key` at the end for hosts with a key; `bench/instructions` runs it
+//! under Valgrind.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -9,6 +10,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use rackweave_core::{HostId, Kind, Rate};
+use rackweave_crypt::Key;
 use rackweave_linux::{Clock, Endpoint, EndpointConfig, Event, Peers};
 use rackweave_transport::{TransportConfig, homa, polo, tcp};
 
@@ -26,20 +28,21 @@ fn transport(name: &str) -> Option<TransportConfig> {
     })
 }
 
-fn endpoint(host: u32, transport: &TransportConfig, clock: Clock) -> Endpoint {
+fn endpoint(host: u32, transport: &TransportConfig, clock: Clock, key: Option<&Key>) -> Endpoint {
     let local = SocketAddr::from(([127, 0, 0, 1], 0));
     let allow = vec!["127.0.0.1".parse().expect("an address")];
     let peers = Peers::Direct { hosts: BTreeMap::new(), allow };
     let config = EndpointConfig::new(HostId(host), local, peers, transport);
-    let config = EndpointConfig { clock, link: Rate::from_gbps(10), ..config };
+    let (key, link) = (key.cloned(), Rate::from_gbps(10));
+    let config = EndpointConfig { clock, link, key, ..config };
     Endpoint::new(config).expect("loopback is there")
 }
 
 /// Makes `calls` calls and returns how often both endpoints were turned for them.
-fn run(transport: &TransportConfig, calls: u64) -> u64 {
+fn run(transport: &TransportConfig, calls: u64, key: Option<&Key>) -> u64 {
     let clock = Clock::start();
-    let mut server = endpoint(1, transport, clock);
-    let mut client = endpoint(0, transport, clock);
+    let mut server = endpoint(1, transport, clock, key);
+    let mut client = endpoint(0, transport, clock, key);
     let peer = client.add_peer(server.local_addr());
     let payload = Bytes::from(vec![7; BYTES]);
     let (mut begun, mut done, mut turns) = (0, 0, 0);
@@ -72,9 +75,13 @@ fn main() -> ExitCode {
     let name = args.next().unwrap_or_else(|| "homa".to_owned());
     let calls = args.next().map_or(Ok(10_000), |calls| calls.parse());
     let (Some(transport), Ok(calls)) = (transport(&name), calls) else {
-        eprintln!("calls (homa|polo|tcp) NUMBER");
+        eprintln!("calls (homa|polo|tcp) NUMBER [key]");
         return ExitCode::from(2);
     };
-    println!("{name}: {calls} calls, {} turns of both endpoints", run(&transport, calls));
+    let key = args.next().filter(|it| it == "key").and_then(|_| Key::derive(&[7; 32]).ok());
+    println!(
+        "{name}: {calls} calls, {} turns of both endpoints",
+        run(&transport, calls, key.as_ref())
+    );
     ExitCode::SUCCESS
 }

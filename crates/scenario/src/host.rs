@@ -175,7 +175,8 @@ pub struct HostTable {
     /// For information only.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub clock_grain_ns: Option<Nanoseconds>,
-    /// How late a sleeping thread runs: quantiles `[share, microseconds]`. Default: never late.
+    /// How late a sleeping thread runs: quantiles `[share, microseconds]`, linear in between.
+    /// Default: never late.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub wake_us: Vec<QuantileKey>,
     /// Processor time of sleeping and waking up. Default: 0.
@@ -211,7 +212,8 @@ pub struct SwitchTable {
     pub pair_ns: Nanoseconds,
     /// Processor time of sleeping and waking up. Default: 0.
     pub wake_cost_ns: Nanoseconds,
-    /// How late a sleeping thread runs: quantiles `[share, microseconds]`. Default: never late.
+    /// How late a sleeping thread runs: quantiles `[share, microseconds]`, linear in between.
+    /// Default: never late.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub wake_us: Vec<QuantileKey>,
     /// A turn starts at the earliest this long after the one before. Default: 0.

@@ -10,10 +10,10 @@ use std::io;
 use std::net::SocketAddr;
 
 use rackweave_core::Span;
+use rackweave_linux::addresses::plain;
 use rackweave_linux::sys::Path;
 use rackweave_linux::{Driver, Platform as _};
 
-use super::peers::plain;
 use super::probe::check;
 use super::{Engine, EnginePlatform};
 use crate::source::Payload;

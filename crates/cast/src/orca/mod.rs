@@ -22,14 +22,14 @@ mod send;
 mod tests;
 mod verify;
 
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::{BTreeMap, VecDeque};
 use std::io;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::ops::ControlFlow;
 use std::os::fd::AsFd as _;
 
 use rackweave_core::{HostId, Node as _, Rate, Span, Time};
-use rackweave_crypt::GroupOpen;
+use rackweave_crypt::{Associations, GroupOpen};
 use rackweave_group::orca::controller::Controller;
 use rackweave_group::orca::flow::FlowConfig;
 use rackweave_group::orca::host::{Host, HostConfig, Spread, Tor};
@@ -51,7 +51,6 @@ use self::peers::Peers;
 pub use self::platform::EnginePlatform;
 pub use self::probe::keys;
 pub use self::secure::SealedMessage;
-use self::secure::Secure;
 use self::send::Sending;
 pub use self::verify::{BlockHashes, Checked, HashCache, HashRequest, KeyRequest, Verifier};
 use crate::sink::Drain;
@@ -93,10 +92,9 @@ pub struct Engine<P = UdpSocket> {
     key: Option<Key>,
     /// The key of probes and of queries for groups.
     secret: Option<[u8; 32]>,
-    secure: Option<Secure>,
+    /// `None` without a key.
+    secure: Option<Associations<HostId>>,
     cookies: Cookies,
-    /// Known hosts whose notices said that their key differs.
-    mismatched: BTreeSet<HostId>,
     /// Some addresses that are not admitted and sent datagrams.
     foreign: Vec<SocketAddr>,
     /// The senders of invitations that were not handled yet, and the keys of their sessions.
@@ -304,14 +302,8 @@ impl<P: EnginePlatform> Engine<P> {
     ) -> Result<Self, EngineError> {
         let layout = config.layout();
         let words = layout.words();
+        let first = if config.fabric.is_some() { layout.hosts() } else { 1 };
         let fabric = config.fabric.as_ref();
-        let mut peers = Peers::new(
-            config.admission.clone(),
-            if config.fabric.is_some() { layout.hosts() } else { 1 },
-        );
-        for (host, address) in fabric.iter().flat_map(|fabric| &fabric.hosts) {
-            peers.set(*host, *address);
-        }
         let platform = driver.platform();
         let host = Host::new(HostConfig {
             me: config.me(),
@@ -333,7 +325,12 @@ impl<P: EnginePlatform> Engine<P> {
             fabric.and_then(|fabric| controller::controller(fabric, platform.realtime_ns()));
         let secure = config.secret.as_deref().map(rackweave_crypt::Key::derive_for_casts);
         let secure = secure.transpose().map_err(EngineError::Key)?;
-        let secure = secure.map(|key| Secure::new(key, platform));
+        let secure = secure.map(|key| Associations::new(key, platform.has_aes(), false));
+        let incarnation = if secure.is_some() { platform.random() as u32 } else { 0 };
+        let mut peers = Peers::new(config.admission.clone(), first, incarnation);
+        for (host, address) in fabric.iter().flat_map(|fabric| &fabric.hosts) {
+            peers.set(*host, *address);
+        }
         let keys = config.secret.as_deref().map(keys);
         let waker = Waker::new().map_err(EngineError::System)?;
         Ok(Self {
@@ -348,7 +345,6 @@ impl<P: EnginePlatform> Engine<P> {
             secret: keys.map(|keys| keys.1),
             secure,
             cookies: Cookies::default(),
-            mismatched: BTreeSet::new(),
             foreign: Vec::new(),
             invited: BTreeMap::new(),
             memo: Memo::default(),

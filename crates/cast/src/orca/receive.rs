@@ -6,6 +6,7 @@ use bytes::Bytes;
 use rackweave_core::{HostId, Node as _, Packet, Time};
 use rackweave_crypt::OpenError;
 use rackweave_group::orca::flow::Placement;
+use rackweave_linux::addresses::plain;
 use rackweave_linux::sys::{Path, ReceiveBatch};
 use rackweave_wire::Malformed;
 use rackweave_wire::orca::{
@@ -14,7 +15,6 @@ use rackweave_wire::orca::{
 use rackweave_wire::secure::Notice;
 
 use super::outgoing::Relayed;
-use super::peers::plain;
 use super::probe::{self, Probe};
 use super::secure::{is_for_switches, random_bytes};
 use super::verify::Verifier;
@@ -146,7 +146,7 @@ impl<P: EnginePlatform> Engine<P> {
         sealed: &[u8],
     ) {
         let Some(secure) = &mut self.secure else { return };
-        let mut buffer = secure.take_buffer(sealed);
+        let mut buffer = secure.take_buffer_for(sealed);
         let hosts = self.config.fabric.as_ref().map_or(0, |it| it.layout.hosts());
         let is_for_agents = data.labelled == Labelled::Pilot && from.0 < hosts;
         let check = Check::Sealed { counter, tag };
@@ -303,7 +303,7 @@ impl<P: EnginePlatform> Engine<P> {
                     self.stats.malformed += 1;
                 } else if !self.cookies.is_valid(now, plain(path.remote), session, cookie) {
                     self.challenge(now, path, session);
-                } else if let Some((from, _)) = self.learn(now, path) {
+                } else if let Some(from) = self.learn(now, path) {
                     self.handle_control(now, from, control, packet.len());
                 }
             }
@@ -313,7 +313,7 @@ impl<P: EnginePlatform> Engine<P> {
 
     /// Returns the number of the host that sends by a path and has proved to receive at its address, as
     /// [`Peers::learn`](super::Peers::learn). A host with which there is a session keeps its number.
-    pub(super) fn learn(&mut self, now: Time, from: Path) -> Option<(HostId, bool)> {
+    pub(super) fn learn(&mut self, now: Time, from: Path) -> Option<HostId> {
         let used: BTreeSet<HostId> =
             (self.sending.values().flat_map(|it| it.hosts.keys().copied()))
                 .chain(self.incoming.values().map(|it| it.host()))

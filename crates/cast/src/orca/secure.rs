@@ -15,27 +15,20 @@
 //! 1: session (4 bytes)   5: number of the receiver (8)      the same   13: cipher   14: key (32 bytes)
 //! ```
 
-use std::collections::{BTreeMap, VecDeque};
-
 use rackweave_core::{HostId, Time};
 use rackweave_crypt::{
-    Accepted, Association, Cipher, Due, GroupOpen, GroupSeal, Key, Local, Offers, OpenError,
-    Unopened,
+    self as crypt, Accepted, Associations, Cipher, Due, GroupOpen, GroupSeal, Handled, KeyMismatch,
+    OpenError, Refused, Sender, Unopened,
 };
 use rackweave_group::orca::agent::ANY_RACK;
 use rackweave_linux::Platform;
 use rackweave_linux::sys::Path;
 use rackweave_wire::orca::{self, Body, Control, Header, TO_AGENT};
-use rackweave_wire::secure::{self as wire, CLEAR_BYTES, Clear, Datagram, Handshake, Kind, Notice};
+use rackweave_wire::secure::{self as wire, Clear, Datagram, Handshake, Kind, Notice};
 
-use super::peers::plain;
 use super::verify::{BlockHashes, Checked, HashRequest, KeyRequest};
 use super::{Engine, EnginePlatform};
 use crate::source::Payload;
-
-/// The number of control packets that wait for a session with one host. Further ones replace the oldest, which is safe because
-/// all are repeated.
-const MAX_HELD: usize = 16;
 
 const CONTROL: u8 = 1;
 const INVITATION: u8 = 2;
@@ -43,27 +36,6 @@ const HASH_REQUEST: u8 = 3;
 const HASHES: u8 = 4;
 const KEY_REQUEST: u8 = 5;
 const OWN_KEY: u8 = 6;
-
-/// What an engine with a key has besides its peers.
-#[derive(Debug)]
-pub(super) struct Secure {
-    key: Key,
-    ciphers: u8,
-    offers: Offers,
-    incarnation: u32,
-    pairs: BTreeMap<HostId, Pair>,
-    /// Peers that were asked and have not confirmed.
-    asking: Vec<HostId>,
-    /// The packet that is being opened.
-    opened: Vec<u8>,
-}
-
-/// What is kept of one peer.
-#[derive(Debug, Default)]
-struct Pair {
-    association: Association,
-    held: VecDeque<Control>,
-}
 
 /// What was sealed for this host.
 #[derive(Debug)]
@@ -181,48 +153,9 @@ pub(super) fn random_bytes(platform: &mut impl Platform) -> [u8; 32] {
     bytes
 }
 
-impl Secure {
-    pub(super) fn new(key: Key, platform: &mut impl Platform) -> Self {
-        Self {
-            key,
-            ciphers: Cipher::preferred(platform.has_aes()),
-            offers: Offers::default(),
-            incarnation: platform.random() as u32,
-            pairs: BTreeMap::new(),
-            asking: Vec::new(),
-            opened: Vec::new(),
-        }
-    }
-
-    /// Returns the protection of a new session's data with this key.
-    pub(super) fn group(&self, key: [u8; 32]) -> GroupSeal {
-        GroupSeal::new(Cipher::choose(self.ciphers, self.ciphers), key)
-    }
-
-    /// Returns whether packets for a host can be sealed.
-    #[cfg(test)]
-    pub(super) fn is_ready(&self, host: HostId) -> bool {
-        self.pairs.get(&host).is_some_and(|pair| pair.association.is_ready())
-    }
-
-    /// Takes the buffer in which packets are opened; [`Self::put_back`] returns it.
-    pub(super) fn take_buffer(&mut self, bytes: &[u8]) -> Vec<u8> {
-        let mut buffer = std::mem::take(&mut self.opened);
-        buffer.clear();
-        buffer.extend_from_slice(bytes);
-        buffer
-    }
-
-    pub(super) fn put_back(&mut self, buffer: Vec<u8>) {
-        self.opened = buffer;
-    }
-
-    fn ask(&mut self, now: Time, host: HostId, platform: &mut impl Platform) {
-        let pair = self.pairs.entry(host).or_default();
-        if pair.association.ask(now, || platform.random() as u64) && !self.asking.contains(&host) {
-            self.asking.push(host);
-        }
-    }
+/// Returns the protection of a new session's data with this key.
+pub(super) fn data_seal(all: &Associations<HostId>, key: [u8; 32]) -> GroupSeal {
+    GroupSeal::new(all.cipher(), key)
 }
 
 impl<P: EnginePlatform> Engine<P> {
@@ -234,46 +167,33 @@ impl<P: EnginePlatform> Engine<P> {
         known: Option<HostId>,
         bytes: &[u8],
     ) {
-        let Ok(read) = wire::decode(bytes) else {
-            self.stats.malformed += 1;
-            return;
-        };
-        let Some(secure) = &self.secure else {
-            self.stats.malformed += 1;
-            // A notice is never answered.
-            match read {
-                Datagram::Notice(notice) => self.on_notice(known, notice),
-                _ => self.send_notice(from, Notice::NoKey),
-            }
-            return;
-        };
-        let has_tag = matches!(read, Datagram::Handshake(_) | Datagram::Lost(_));
-        if has_tag && !secure.key.verify(bytes) {
-            self.stats.malformed += 1;
-            match read {
-                Datagram::Handshake(Handshake { kind: Kind::Ask, .. }) => {
-                    self.send_notice(from, Notice::OtherKey);
-                }
-                // A host that was started again with another key reports lost sessions by a tag of that key.
-                Datagram::Lost(_) => self.on_notice(known, Notice::OtherKey),
-                _ => {}
-            }
-            return;
-        }
-        match read {
-            Datagram::Notice(notice) => {
+        match crypt::read(self.secure.as_ref().map(Associations::key), bytes) {
+            Ok(Datagram::Notice(notice)) => {
                 self.stats.malformed += 1;
                 self.on_notice(known, notice);
             }
-            Datagram::Handshake(handshake) => self.handle_handshake(now, from, known, &handshake),
-            Datagram::Sealed(fields) => self.handle_sealed(now, from, known, fields, bytes),
-            Datagram::Lost(fields) => {
-                let Some(secure) = &mut self.secure else { return };
+            Ok(Datagram::Handshake(handshake)) => {
+                self.handle_handshake(now, from, known, &handshake);
+            }
+            Ok(Datagram::Sealed(fields)) => self.handle_sealed(now, from, known, fields, bytes),
+            Ok(Datagram::Lost(fields)) => {
                 if let Some(host) = known
-                    && let Some(pair) = secure.pairs.get_mut(&host)
-                    && pair.association.on_lost(now, fields.session)
+                    && let Some(peer) = self.peers.get_mut(host)
+                    && peer.association.on_lost(now, fields.session)
                 {
-                    secure.ask(now, host, self.driver.platform());
+                    self.ask(now, host);
+                }
+            }
+            Err(refused) => {
+                self.stats.malformed += 1;
+                match refused {
+                    // A host that was started again with another key reports lost sessions by a tag of that key.
+                    Refused::Forged(Kind::Lost) => self.on_notice(known, Notice::OtherKey),
+                    _ => {
+                        if let Some(notice) = refused.answer() {
+                            self.send_notice(from, notice);
+                        }
+                    }
                 }
             }
         }
@@ -281,56 +201,30 @@ impl<P: EnginePlatform> Engine<P> {
 
     fn handle_handshake(&mut self, now: Time, from: Path, known: Option<HostId>, read: &Handshake) {
         let Some(secure) = &mut self.secure else { return };
-        let address = rackweave_crypt::address_bytes(plain(from.remote));
-        let platform = self.driver.platform();
-        secure.offers.advance(now, || random_bytes(platform));
-        match read.kind {
-            Kind::Accept if read.to == secure.incarnation => {
-                let mut first = Association::default();
-                let Secure { pairs, offers, key, ciphers, incarnation, .. } = secure;
-                let local = Local { key, ciphers: *ciphers, incarnation: *incarnation };
-                let association = match known.and_then(|host| pairs.get_mut(&host)) {
-                    Some(pair) => &mut pair.association,
-                    None => &mut first,
-                };
-                let Some(accepted) = association.on_accept(now, &local, offers, &address, read)
-                else {
-                    self.stats.replayed += 1;
-                    return;
-                };
+        let ours = self.peers.incarnation();
+        let sender = Sender { peer: known, address: from.remote, ours };
+        let random = || random_bytes(self.driver.platform());
+        match secure.on_handshake(now, &mut self.peers, sender, read, random) {
+            Handled::Own | Handled::Stranger | Handled::Asked(None) => {}
+            Handled::Late => self.stats.replayed += 1,
+            Handled::Asked(Some(offer)) => self.reply(from, &offer),
+            Handled::Accepted(accepted, association) => {
                 // The peer has proved that it receives at its address.
-                let Some((host, replaced)) = self.learn(now, from) else { return };
-                let Some(secure) = &mut self.secure else { return };
-                if replaced || known.is_none() || !secure.pairs.contains_key(&host) {
-                    let pair = Pair { association: first, held: VecDeque::new() };
-                    secure.pairs.insert(host, pair);
+                let Some(host) = self.learn(now, from) else { return };
+                let Some(peer) = self.peers.get_mut(host) else { return };
+                if let Some(first) = association {
+                    peer.association = *first;
                 }
                 self.send_sealed(host, wire::encode_empty);
                 if let Accepted::New(_) = accepted {
+                    self.on_session(now, host);
+                }
+            }
+            Handled::Offered(acceptance) => {
+                self.reply(from, &acceptance);
+                if let Some(host) = known {
                     self.release_held(now, host);
                 }
-            }
-            // An acceptance of what an earlier incarnation of this host has offered is answered as an ask.
-            Kind::Ask | Kind::Accept | Kind::Resume => {
-                let Secure { offers, key, ciphers, incarnation, .. } = secure;
-                let local = Local { key, ciphers: *ciphers, incarnation: *incarnation };
-                if let Some(offer) = local.offer(now, offers, &address, read, 0) {
-                    self.reply(from, &offer);
-                }
-            }
-            _ => {
-                let Some(host) = known else { return };
-                let Secure { pairs, key, ciphers, incarnation, .. } = secure;
-                let Some(pair) = pairs.get_mut(&host) else { return };
-                let local = Local { key, ciphers: *ciphers, incarnation: *incarnation };
-                let accept =
-                    pair.association.on_offer(now, &local, read, || random_bytes(platform));
-                let Some(accept) = accept else {
-                    self.stats.replayed += 1;
-                    return;
-                };
-                self.reply(from, &accept);
-                self.release_held(now, host);
             }
         }
     }
@@ -344,11 +238,10 @@ impl<P: EnginePlatform> Engine<P> {
         bytes: &[u8],
     ) {
         let Some(secure) = &mut self.secure else { return };
-        let (clear, sealed) = bytes.split_at(CLEAR_BYTES);
-        let mut buffer = secure.take_buffer(sealed);
-        let pair = known.and_then(|host| Some((host, secure.pairs.get_mut(&host)?)));
-        let opened = match pair {
-            Some((host, pair)) => pair
+        let (clear, mut buffer) = secure.take_buffer(bytes);
+        let peer = known.and_then(|host| Some((host, self.peers.get_mut(host)?)));
+        let opened = match peer {
+            Some((host, peer)) => peer
                 .association
                 .open(now, fields, clear, &mut buffer)
                 .map(|opened| (host, SealedMessage::decode(opened.bytes), opened.confirmed)),
@@ -357,9 +250,9 @@ impl<P: EnginePlatform> Engine<P> {
         secure.put_back(buffer);
         match opened {
             Ok((host, message, confirmed)) => {
-                self.peers.prove(host, from.local);
+                self.peers.prove(now, host, from.local);
                 if confirmed {
-                    self.release_held(now, host);
+                    self.on_session(now, host);
                 }
                 match message {
                     Some(SealedMessage::Empty) => {}
@@ -391,10 +284,7 @@ impl<P: EnginePlatform> Engine<P> {
             Err(Unopened::Unknown) => {
                 // The datagram is not shorter than the report.
                 let Some(secure) = &self.secure else { return };
-                let mut report = Vec::with_capacity(wire::LOST_BYTES);
-                wire::encode_lost(fields, &mut report);
-                let tag = secure.key.tag(&report);
-                report.extend_from_slice(&tag);
+                let report = secure.lost(fields);
                 self.reply(from, &report);
             }
             Err(Unopened::Session(OpenError::Forged)) => self.stats.malformed += 1,
@@ -404,17 +294,17 @@ impl<P: EnginePlatform> Engine<P> {
 
     /// Seals a control packet for a host, or holds it until there is a session with it.
     pub(super) fn seal_control(&mut self, now: Time, host: HostId, control: Control) {
-        let Some(secure) = &mut self.secure else { return };
-        let pair = secure.pairs.entry(host).or_default();
-        if !pair.association.is_ready() {
-            if pair.held.len() >= MAX_HELD {
-                pair.held.pop_front();
-            }
-            pair.held.push_back(control);
-            return secure.ask(now, host, self.driver.platform());
+        let Some(peer) = self.peers.get_mut(host) else {
+            self.stats.unroutable += 1;
+            return;
+        };
+        if !peer.association.is_ready() {
+            // Control packets are repeated, so that the last ones say most.
+            peer.held.push_newest(control);
+            return self.ask(now, host);
         }
-        if pair.association.is_old(now) {
-            secure.ask(now, host, self.driver.platform());
+        if peer.association.is_old(now) {
+            self.ask(now, host);
         }
         let session = control.session;
         let invites = matches!(control.body, Body::Invite { .. });
@@ -442,21 +332,17 @@ impl<P: EnginePlatform> Engine<P> {
     }
 
     pub(super) fn send_sealed(&mut self, host: HostId, body: impl FnOnce(&mut Vec<u8>)) {
-        let Some(path) = self.peers.path(host) else {
+        let Some(peer) = self.peers.get_mut(host) else {
             self.stats.unroutable += 1;
             return;
         };
-        let Some(secure) = &mut self.secure else { return };
-        let Some(pair) = secure.pairs.get_mut(&host) else { return };
-        let Some(session) = pair.association.sealing() else { return };
+        let path = peer.path();
+        let Some(session) = peer.association.sealing() else { return };
         let mut bytes = 0;
         let write = |out: &mut Vec<u8>| {
             let before = out.len();
-            let clear = |session: u32, counter: u64, out: &mut Vec<u8>| {
-                wire::encode_sealed(Clear { session, counter }, out);
-            };
             // A session that can seal was just returned, so nothing is left out.
-            let sealed = session.seal(out, clear, body);
+            let sealed = session.seal_datagram(out, body);
             debug_assert_eq!(sealed, Ok(()));
             bytes = out.len() - before;
         };
@@ -464,15 +350,29 @@ impl<P: EnginePlatform> Engine<P> {
         self.stats.sent_bytes += bytes as u64 + 28;
     }
 
-    /// Sends the packets that wait for a session with a host, if there is one now.
-    fn release_held(&mut self, now: Time, host: HostId) {
-        let Some(pair) = self.secure.as_mut().and_then(|it| it.pairs.get_mut(&host)) else {
+    fn ask(&mut self, now: Time, host: HostId) {
+        let (Some(secure), Some(peer)) = (&mut self.secure, self.peers.get_mut(host)) else {
             return;
         };
-        if !pair.association.is_ready() {
+        let nonce = || self.driver.platform().random() as u64;
+        secure.ask(now, host, &mut peer.association, nonce);
+    }
+
+    /// A session with a host begins.
+    fn on_session(&mut self, now: Time, host: HostId) {
+        if let Some(peer) = self.peers.get_mut(host) {
+            peer.mismatch = None;
+        }
+        self.release_held(now, host);
+    }
+
+    /// Sends the packets that wait for a session with a host, if there is one now.
+    fn release_held(&mut self, now: Time, host: HostId) {
+        let Some(peer) = self.peers.get_mut(host) else { return };
+        if !peer.association.is_ready() {
             return;
         }
-        for control in std::mem::take(&mut pair.held) {
+        for control in peer.held.take() {
             self.seal_control(now, host, control);
         }
     }
@@ -480,59 +380,40 @@ impl<P: EnginePlatform> Engine<P> {
     /// Sends the asks and acceptances that are due.
     pub(super) fn poll_asks(&mut self, now: Time) {
         let Some(secure) = &mut self.secure else { return };
-        let mut due = Vec::new();
-        let Secure { pairs, asking, key, ciphers, incarnation, .. } = secure;
-        let local = Local { key, ciphers: *ciphers, incarnation: *incarnation };
-        asking.retain(|host| {
-            let Some(pair) = pairs.get_mut(host) else { return false };
-            match pair.association.poll_ask(now, &local) {
-                Due::Send(bytes) => due.push((*host, bytes)),
-                Due::Later(_) => {}
-                Due::Idle => return false,
-                Due::Silent => {
-                    pair.held.clear();
-                    return false;
+        for (host, due) in secure.poll_asks(now, &mut self.peers) {
+            let Some(peer) = self.peers.get_mut(host) else { continue };
+            match due {
+                Due::Send(bytes) => {
+                    let path = peer.path();
+                    self.reply(path, &bytes);
                 }
-            }
-            true
-        });
-        for (host, bytes) in due {
-            if let Some(path) = self.peers.path(host) {
-                self.reply(path, &bytes);
+                _ => drop(peer.held.take()),
             }
         }
     }
 
     /// Returns when the next ask or acceptance is due.
     pub(super) fn next_ask(&self) -> Option<Time> {
-        let secure = self.secure.as_ref()?;
-        let due = |host: &HostId| secure.pairs.get(host)?.association.ask_due();
-        secure.asking.iter().filter_map(due).min()
+        self.secure.as_ref()?.next_ask(&self.peers)
     }
 
     /// Returns whether a host has answered that it has another key, or one although this host has none, or the reverse. Such
     /// an answer is not authentic: it explains a silence, and proves nothing.
     #[must_use]
     pub fn has_other_key(&self, host: HostId) -> bool {
-        self.mismatched.contains(&host)
+        self.peers.get(host).is_some_and(|peer| peer.mismatch.is_some())
     }
 
     pub(super) fn send_notice(&mut self, to: Path, notice: Notice) {
-        let mut bytes = Vec::with_capacity(wire::NOTICE_BYTES);
-        wire::encode_notice(notice, &mut bytes);
-        self.reply(to, &bytes);
+        self.reply(to, &crypt::notice(notice));
     }
 
     /// Notes a notice of a host that this host knows. Anyone could have sent it, so it only explains why the host does not answer.
-    fn on_notice(&mut self, known: Option<HostId>, notice: Notice) {
-        let has_key = self.secure.is_some();
-        let fits = match notice {
-            Notice::NoKey | Notice::OtherKey => has_key,
-            Notice::NeedsKey => !has_key,
-        };
-        if let Some(host) = known.filter(|_| fits) {
+    pub(super) fn on_notice(&mut self, known: Option<HostId>, notice: Notice) {
+        let Some(why) = KeyMismatch::of(notice, self.secure.is_some()) else { return };
+        if let Some(peer) = known.and_then(|host| self.peers.get_mut(host)) {
             self.stats.key_mismatch += 1;
-            self.mismatched.insert(host);
+            peer.mismatch = Some(why);
         }
     }
 }

@@ -16,7 +16,7 @@ use rackweave_wire::orca::{
 
 use smallvec::SmallVec;
 
-use super::secure::{is_for_switches, random_bytes};
+use super::secure::{data_seal, is_for_switches, random_bytes};
 use super::verify::HashCache;
 use super::{Engine, EngineEvent, EnginePlatform, ReceiverProgress, SendView, controller, parity};
 use crate::source::{Payload, Source, SourceError};
@@ -141,7 +141,7 @@ impl<P: EnginePlatform> Engine<P> {
     /// Returns the protection of a new session's data; `None` without a key.
     fn sealer(&mut self) -> Option<GroupSeal> {
         let Self { secure, driver, .. } = self;
-        secure.as_ref().map(|secure| secure.group(random_bytes(driver.platform())))
+        secure.as_ref().map(|secure| data_seal(secure, random_bytes(driver.platform())))
     }
 
     /// Records that multicast does not reach these receivers of an outgoing session: they get copies of their own, and the others

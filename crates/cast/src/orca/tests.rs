@@ -292,7 +292,7 @@ fn who_is_not_named_is_not_listened_to() {
     let from = tempfile::tempdir().unwrap();
     let path = file(from.path(), "x", 1000);
     let host = stranger.add_peer(receiver.address);
-    stranger.peers = Peers::new(Admission::default(), 1);
+    stranger.peers = Peers::new(Admission::default(), 1, stranger.peers.incarnation());
     let flow = FlowConfigOf::quick(stranger.config.flow);
     stranger.open(Box::new(Files::new(&[path]).unwrap()), &[host], Spread::Unicast, flow).unwrap();
     let view = drive(&mut stranger, None);

@@ -27,7 +27,7 @@ use rackweave_crypt::GroupOpen;
 use rackweave_wire::orca::{Reason, Session};
 
 use super::incoming::Incoming;
-use super::secure::random_bytes;
+use super::secure::{data_seal, random_bytes};
 use super::send::Sending;
 use super::{Engine, EnginePlatform};
 use crate::source::{Payload, Source, SourceError};
@@ -732,7 +732,7 @@ impl<P: EnginePlatform> Engine<P> {
         };
         let platform = self.driver.platform();
         let own = (sending.own_sealers.entry(host))
-            .or_insert_with(|| secure.group(random_bytes(platform)));
+            .or_insert_with(|| data_seal(secure, random_bytes(platform)));
         let (cipher, key) = (own.key().0, *own.key().1);
         self.host.serve_by_unicast(request.session, host);
         self.send_sealed(host, |out| {

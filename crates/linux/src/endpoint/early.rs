@@ -11,7 +11,7 @@ use rackweave_wire::Header;
 use rackweave_wire::secure::{self as wire, Handshake};
 
 use super::peers::Peer;
-use super::secure::random_bytes;
+use super::secure::{Secure, random_bytes};
 use super::send::HELLO_CLASS;
 use super::tickets::TicketStore;
 use super::{Endpoint, SendError};
@@ -146,7 +146,8 @@ impl<P: Platform> Endpoint<P> {
         read: &Handshake,
     ) {
         let Some(secure) = &mut self.secure else { return };
-        let (local, early) = secure.local_and_early(ours);
+        let Secure { all, early } = &mut **secure;
+        let local = all.local(ours);
         let Some(tickets) = &mut early.issued else { return };
         tickets.advance(now, || random_bytes(self.driver.platform()));
         let mut first = Association::default();
@@ -195,7 +196,7 @@ impl<P: Platform> Endpoint<P> {
             return;
         }
         tickets.advance(now, || random_bytes(self.driver.platform()));
-        let ip = &address_bytes(peer.path.remote)[..IP_BYTES];
+        let ip = &address_bytes(peer.path().remote)[..IP_BYTES];
         let mut random = [0; 12];
         random.copy_from_slice(&self.driver.platform().random().to_ne_bytes()[..12]);
         let issued = tickets.issue(now, ip, random);
@@ -216,7 +217,7 @@ impl<P: Platform> Endpoint<P> {
         let ticket =
             Ticket::new(name, secret, cipher, self.driver.platform().realtime_ns() / 1_000_000);
         peer.association.set_ticket(ticket.clone());
-        store.insert(peer.path.remote, ticket);
+        store.insert(peer.path().remote, ticket);
         own.early.changed = true;
     }
 }

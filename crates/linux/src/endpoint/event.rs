@@ -5,6 +5,7 @@ use std::net::SocketAddr;
 
 use bytes::Bytes;
 use rackweave_core::{FailReason, HostId, Kind, MessageId, Refused};
+use rackweave_crypt::KeyMismatch;
 use smallvec::SmallVec;
 
 /// Why an endpoint cannot be created.
@@ -97,20 +98,6 @@ impl std::fmt::Display for PathChange {
             None => write!(f, "packets of {packet_bytes} bytes arrive again"),
         }
     }
-}
-
-/// How the keys of this host and of a peer differ.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, thiserror::Error)]
-pub enum KeyMismatch {
-    /// This host has a key, and the peer has none.
-    #[error("it has no key, and this host has one")]
-    PeerHasNone,
-    /// The peer has a key, and this host has none.
-    #[error("it requires a key, and this host has none")]
-    PeerHasOne,
-    /// Both have keys, which differ.
-    #[error("it has another key than this host")]
-    Another,
 }
 
 impl Event {

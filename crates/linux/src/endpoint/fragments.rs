@@ -164,7 +164,7 @@ impl<P: Platform> Endpoint<P> {
 
     fn report_path(&mut self, peer: HostId, change: Option<Change>) {
         let Some(Change { bytes, limit }) = change else { return };
-        let is_ipv4 = self.peers.get(peer).is_none_or(|peer| peer.path.remote.is_ipv4());
+        let is_ipv4 = self.peers.get(peer).is_none_or(|peer| peer.path().remote.is_ipv4());
         let headers = if is_ipv4 { IPV4_UDP } else { IPV6_UDP };
         let (packet_bytes, limit) = (bytes + headers, limit.map(|limit| limit + headers));
         self.events.push(Event::PathMtu { peer, change: PathChange { packet_bytes, limit } });
@@ -226,7 +226,7 @@ impl<P: Platform> Endpoint<P> {
         let Some(to) = peer.incarnation else { return };
         let (kind, src) = (overlay::Kind::Path, self.config.host);
         let envelope = Envelope { kind, src, dst: host, from: peer.ours, to };
-        let path = peer.path;
+        let path = peer.path();
         let write = |out: &mut Vec<u8>| overlay::encode_path(envelope, message, rest, out);
         self.driver.batch().push(path, class, write, SmallVec::new());
     }

@@ -26,11 +26,12 @@ use rackweave_core::{
     HostId, Kind, MessageId, Node as _, Open, RecoveryCounters, RoundTrip, Span, StreamEvent,
     Submit, Time, Transport as _,
 };
+pub use rackweave_crypt::KeyMismatch;
 use rackweave_transport::Machine;
 use rackweave_wire::homa::Layout;
 
 pub use self::config::{EndpointConfig, Network, Peers};
-pub use self::event::{EndpointError, Event, KeyMismatch, PathChange, SendError, Stats};
+pub use self::event::{EndpointError, Event, PathChange, SendError, Stats};
 use self::events::Events;
 use self::fragments::Reassembly;
 pub(crate) use self::ids::{Ids, first_id};
@@ -304,7 +305,7 @@ impl<P: Platform> Endpoint<P> {
     /// The address of a peer; with [`Peers::Switch`], that of the switch's port.
     #[must_use]
     pub fn peer_addr(&self, peer: HostId) -> Option<SocketAddr> {
-        self.peers.get(peer).map(|peer| peer.path.remote)
+        self.peers.get(peer).map(|peer| peer.path().remote)
     }
 
     fn check(&self, peer: HostId, bytes: usize) -> Result<(), SendError> {

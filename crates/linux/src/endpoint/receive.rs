@@ -31,12 +31,8 @@ impl<P: Platform> Endpoint<P> {
                 self.stats.foreign += 1;
                 continue;
             }
-            if self.secure.is_some() {
+            if self.secure.is_some() || secure::is_secure(datagram.bytes) {
                 self.handle_secure(now, &datagram);
-                continue;
-            }
-            if secure::is_secure(datagram.bytes) {
-                self.handle_keyless(datagram.path(), datagram.bytes);
                 continue;
             }
             let class = datagram.traffic_class;

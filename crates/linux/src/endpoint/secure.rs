@@ -2,31 +2,25 @@
 
 use rackweave_core::{HostId, Packet, Slice, Time};
 use rackweave_crypt::{
-    Accepted, Association, Cipher, Due, Early, Key, Local, Offers, OpenError, Unopened,
+    self as crypt, Accepted, Association, Associations, Due, Early, Handled, KeyMismatch,
+    OpenError, Refused, Sender, Unopened,
 };
 use rackweave_wire::secure::{self as wire, CLEAR_BYTES, Clear, Datagram, Handshake, Kind, Notice};
 use rackweave_wire::{Header, frame, overlay};
 
 use super::config::EndpointConfig;
 use super::early::EarlyState;
-use super::event::KeyMismatch;
 use super::outgoing::Payload;
-use super::peers::Origin;
+use super::peers::{Origin, PeerTable};
 use super::send::{HELLO_CLASS, MAX_BATCH};
 use super::{Endpoint, Event};
 use crate::driver::Platform;
 use crate::sys::{self, Path};
 
-/// What an endpoint with a key has besides its peers' associations.
+/// What an endpoint with a key has besides its peers.
 #[derive(Debug)]
 pub(super) struct Secure {
-    key: Key,
-    ciphers: u8,
-    offers: Offers,
-    /// Peers that were asked and have not confirmed, each with the number of the ask.
-    asking: Vec<(HostId, u64)>,
-    /// The packet that is being opened.
-    opened: Vec<u8>,
+    pub(super) all: Associations<HostId>,
     pub(super) early: EarlyState,
 }
 
@@ -34,30 +28,21 @@ impl Secure {
     /// `None` without a key.
     pub(super) fn new(config: &EndpointConfig, has_aes: bool) -> Option<Box<Self>> {
         let key = config.key.clone()?;
-        Some(Box::new(Self {
-            key,
-            ciphers: Cipher::preferred(has_aes),
-            offers: Offers::default(),
-            asking: Vec::new(),
-            opened: Vec::new(),
-            early: EarlyState::new(config.accept_early, config.tickets.clone()),
-        }))
+        let early = EarlyState::new(config.accept_early, config.tickets.clone());
+        Some(Box::new(Self { all: Associations::new(key, has_aes, true), early }))
+    }
+}
+
+impl crypt::Peers<HostId> for PeerTable {
+    fn association(&self, peer: HostId) -> Option<&Association> {
+        self.get(peer).map(|peer| &peer.association)
     }
 
-    pub(super) const fn local_and_early(
-        &mut self,
-        incarnation: u32,
-    ) -> (Local<'_>, &mut EarlyState) {
-        (Local { key: &self.key, ciphers: self.ciphers, incarnation }, &mut self.early)
-    }
-
-    /// Whether a message of the handshake is this host's own.
-    fn is_own(&self, read: &Handshake) -> bool {
-        read.kind != Kind::Offer && self.asking.iter().any(|(_, nonce)| *nonce == read.nonce)
-    }
-
-    const fn local(&self, incarnation: u32) -> Local<'_> {
-        Local { key: &self.key, ciphers: self.ciphers, incarnation }
+    fn association_mut(&mut self, peer: HostId) -> Option<(&mut Association, u32)> {
+        self.get_mut(peer).map(|peer| {
+            let ours = peer.ours;
+            (&mut peer.association, ours)
+        })
     }
 }
 
@@ -69,44 +54,38 @@ pub(super) fn random_bytes(platform: &mut impl Platform) -> [u8; 32] {
 }
 
 impl<P: Platform> Endpoint<P> {
-    /// Handles a datagram between hosts with keys at a host that has none.
-    pub(super) fn handle_keyless(&mut self, from: Path, bytes: &[u8]) {
-        self.stats.malformed += 1;
-        match wire::decode(bytes) {
-            Ok(Datagram::Notice(notice)) => self.on_notice(from, notice),
-            Ok(_) => self.send_notice(from, Notice::NoKey),
-            Err(_) => {}
-        }
-    }
-
-    /// Handles any datagram from an admitted address at a host that has a key.
+    /// Handles any datagram from an admitted address at a host that has a key, or one between hosts with keys at a host that has none.
     pub(super) fn handle_secure(&mut self, now: Time, datagram: &sys::Datagram<'_>) {
         let (from, bytes) = (datagram.path(), datagram.bytes);
-        let Some(secure) = &self.secure else { return };
-        let Ok(read) = wire::decode(bytes) else {
-            self.stats.malformed += 1;
-            if overlay::decode(bytes, datagram.traffic_class).is_ok() {
-                self.send_notice(from, Notice::NeedsKey);
+        let key = self.secure.as_ref().map(|secure| secure.all.key());
+        let has_key = key.is_some();
+        match crypt::read(key, bytes) {
+            Ok(Datagram::Notice(notice)) => {
+                self.stats.malformed += u64::from(!has_key);
+                self.on_notice(from, notice);
             }
-            return;
-        };
-        let has_tag = matches!(read, Datagram::Handshake(_) | Datagram::Lost(_));
-        if has_tag && !secure.key.verify(bytes) {
-            self.stats.forged += 1;
-            if let Datagram::Handshake(Handshake { kind: Kind::Ask, .. }) = read {
-                self.send_notice(from, Notice::OtherKey);
-            }
-            return;
-        }
-        match read {
-            Datagram::Notice(notice) => self.on_notice(from, notice),
-            Datagram::Handshake(handshake) => self.handle_handshake(now, from, &handshake),
-            Datagram::Sealed(clear) => self.handle_sealed(now, datagram, clear),
-            Datagram::Lost(clear) => {
+            Ok(Datagram::Handshake(handshake)) => self.handle_handshake(now, from, &handshake),
+            Ok(Datagram::Sealed(clear)) => self.handle_sealed(now, datagram, clear),
+            Ok(Datagram::Lost(clear)) => {
                 let Some(peer) = self.peers.at(from) else { return };
                 let Some(known) = self.peers.get_mut(peer) else { return };
                 if known.association.on_lost(now, clear.session) {
                     self.ask(now, peer);
+                }
+            }
+            Err(refused) => {
+                match refused {
+                    Refused::Forged(_) => self.stats.forged += 1,
+                    Refused::Malformed | Refused::Keyless => self.stats.malformed += 1,
+                }
+                let is_plain = has_key && refused == Refused::Malformed;
+                let class = datagram.traffic_class;
+                let notice = match is_plain && overlay::decode(bytes, class).is_ok() {
+                    true => Some(Notice::NeedsKey),
+                    false => refused.answer(),
+                };
+                if let Some(notice) = notice {
+                    self.send_bytes(from, &crypt::notice(notice));
                 }
             }
         }
@@ -118,38 +97,31 @@ impl<P: Platform> Endpoint<P> {
             Origin::Guest(ours) => (None, ours),
             Origin::Foreign => return,
         };
-        if self.secure.as_ref().is_some_and(|secure| secure.is_own(read)) {
-            self.stats.reflected += 1;
-            return;
-        }
-        if read.kind == Kind::Resume {
+        let Some(secure) = &self.secure else { return };
+        if read.kind == Kind::Resume && !secure.all.is_own(read) {
             self.on_resume(now, from, known, ours, read);
         }
+        // A resumption may have made it known.
+        let sender = Sender { peer: self.peers.at(from).or(known), address: from.remote, ours };
         let Some(secure) = &mut self.secure else { return };
-        let address = rackweave_crypt::address_bytes(from.remote);
-        secure.offers.advance(now, || random_bytes(self.driver.platform()));
-        let Secure { key, ciphers, offers, .. } = &mut **secure;
-        let local = Local { key, ciphers: *ciphers, incarnation: ours };
-        match read.kind {
-            Kind::Accept if read.to == ours => {
-                let mut first = Association::default();
-                let association = match known.and_then(|host| self.peers.get_mut(host)) {
-                    Some(peer) => &mut peer.association,
-                    None => &mut first,
-                };
-                let Some(accepted) = association.on_accept(now, &local, offers, &address, read)
-                else {
-                    self.stats.late += 1;
-                    return;
-                };
+        let random = || random_bytes(self.driver.platform());
+        match secure.all.on_handshake(now, &mut self.peers, sender, read, random) {
+            Handled::Own => self.stats.reflected += 1,
+            Handled::Stranger => {}
+            Handled::Late => self.stats.late += 1,
+            Handled::Asked(offer) => {
+                self.stats.unproven += 1;
+                if let Some(offer) = offer {
+                    self.send_bytes(from, &offer);
+                }
+            }
+            Handled::Accepted(accepted, association) => {
                 let Some(host) = known.or_else(|| self.peers.admit(now, from)) else {
                     self.stats.foreign += 1;
                     return;
                 };
-                if known.is_none()
-                    && let Some(peer) = self.peers.get_mut(host)
-                {
-                    peer.association = first;
+                if let (Some(first), Some(peer)) = (association, self.peers.get_mut(host)) {
+                    peer.association = *first;
                 }
                 self.peers.heard(now, host, from.local);
                 self.send_empty(now, host);
@@ -158,20 +130,9 @@ impl<P: Platform> Endpoint<P> {
                     self.issue_ticket(now, host);
                 }
             }
-            // An acceptance of what an earlier incarnation of this host has offered is answered as an ask.
-            Kind::Ask | Kind::Accept | Kind::Resume => {
-                self.stats.unproven += 1;
-                let peer = self.peers.at(from).and_then(|host| self.peers.get(host));
-                let flags = peer.map_or(0, |peer| peer.association.flags(read));
-                if let Some(offer) = local.offer(now, offers, &address, read, flags) {
-                    self.send_bytes(from, &offer);
-                }
-            }
-            _ => {
-                let Some(peer) = known.and_then(|host| self.peers.get_mut(host)) else { return };
-                let ephemeral = || random_bytes(self.driver.platform());
-                let Some(accept) = peer.association.on_offer(now, &local, read, ephemeral) else {
-                    self.stats.late += 1;
+            Handled::Offered(acceptance) => {
+                let Some((host, peer)) = known.and_then(|it| Some((it, self.peers.get_mut(it)?)))
+                else {
                     return;
                 };
                 let (ready, resumed) = (peer.association.is_ready(), peer.association.is_resumed());
@@ -181,10 +142,8 @@ impl<P: Platform> Endpoint<P> {
                     Some(false) => secure.early.refused(from.remote),
                     None => {}
                 }
-                self.send_bytes(from, &accept);
-                if let Some(host) = known
-                    && ready
-                {
+                self.send_bytes(from, &acceptance);
+                if ready {
                     self.release(now, host);
                 }
             }
@@ -193,13 +152,10 @@ impl<P: Platform> Endpoint<P> {
 
     fn handle_sealed(&mut self, now: Time, datagram: &sys::Datagram<'_>, fields: Clear) {
         let Some(secure) = &mut self.secure else { return };
-        let mut buffer = std::mem::take(&mut secure.opened);
-        let (clear, sealed) = datagram.bytes.split_at(CLEAR_BYTES);
-        buffer.clear();
-        buffer.extend_from_slice(sealed);
+        let (clear, mut buffer) = secure.all.take_buffer(datagram.bytes);
         self.open_sealed(now, datagram, fields, clear, &mut buffer);
         if let Some(secure) = &mut self.secure {
-            secure.opened = buffer;
+            secure.all.put_back(buffer);
         }
     }
 
@@ -285,16 +241,14 @@ impl<P: Platform> Endpoint<P> {
     fn ask(&mut self, now: Time, host: HostId) {
         let Some(peer) = self.peers.get_mut(host) else { return };
         let Some(secure) = &mut self.secure else { return };
-        if peer.association.ask(now, || self.driver.platform().random() as u64)
-            && let Some(nonce) = peer.association.asking()
-        {
-            secure.asking.push((host, nonce));
-        }
+        let nonce = || self.driver.platform().random() as u64;
+        secure.all.ask(now, host, &mut peer.association, nonce);
         if peer.idempotent.is_empty() {
             return;
         }
-        secure.early.equip(&mut peer.association, peer.path.remote);
-        let local = secure.local(peer.ours);
+        let remote = peer.path().remote;
+        secure.early.equip(&mut peer.association, remote);
+        let local = secure.all.local(peer.ours);
         let wall_ms = self.driver.platform().realtime_ns() / 1_000_000;
         let nonce = || self.driver.platform().random() as u64;
         if peer.association.resume(now, &local, wall_ms, nonce) {
@@ -308,39 +262,18 @@ impl<P: Platform> Endpoint<P> {
     pub(super) fn poll_asks(&mut self, now: Time) {
         self.expire_early(now);
         let Some(secure) = &mut self.secure else { return };
-        let mut index = 0;
-        let mut asking = std::mem::take(&mut secure.asking);
-        while let Some(&(host, nonce)) = asking.get(index) {
-            let Some(secure) = &self.secure else { break };
-            let peer = self.peers.get_mut(host);
-            let peer = peer.filter(|peer| peer.association.asking() == Some(nonce));
-            let due = peer.map_or((Due::Idle, None), |peer| {
-                let due = peer.association.poll_ask(now, &secure.local(peer.ours));
-                (due, Some(peer.path))
-            });
-            match due {
-                (Due::Send(bytes), Some(path)) => self.send_bytes(path, &bytes),
-                (Due::Later(_), _) => {}
-                (due, _) => {
-                    asking.swap_remove(index);
-                    if due == Due::Silent {
-                        self.peers.give_up(host);
-                    }
-                    continue;
-                }
+        for (host, due) in secure.all.poll_asks(now, &mut self.peers) {
+            match (due, self.peers.get(host)) {
+                (Due::Send(bytes), Some(peer)) => self.send_bytes(peer.path(), &bytes),
+                _ => self.peers.give_up(host),
             }
-            index += 1;
-        }
-        if let Some(secure) = &mut self.secure {
-            secure.asking.append(&mut asking);
         }
     }
 
     /// When the next ask or acceptance is due, or the session of a resumption ends.
     pub(super) fn next_ask(&self) -> Option<Time> {
         let secure = self.secure.as_ref()?;
-        let due = |(host, _): &(HostId, u64)| self.peers.get(*host)?.association.ask_due();
-        secure.asking.iter().filter_map(due).chain(secure.early.next_end()).min()
+        secure.all.next_ask(&self.peers).into_iter().chain(secure.early.next_end()).min()
     }
 
     /// Seals a packet into the batch, or holds it until there is a session with its receiver.
@@ -418,18 +351,15 @@ impl<P: Platform> Endpoint<P> {
         body: impl FnOnce(&mut Vec<u8>),
     ) {
         let Some(peer) = self.peers.get_mut(host) else { return };
-        let path = peer.path;
+        let path = peer.path();
         let session = match peer.association.is_ready() {
             true => peer.association.sealing(),
             false => peer.association.seal_early(now),
         };
         let Some(session) = session else { return };
         let write = |out: &mut Vec<u8>| {
-            let clear = |session: u32, counter: u64, out: &mut Vec<u8>| {
-                wire::encode_sealed(Clear { session, counter }, out);
-            };
             // A session that can seal was just returned, so nothing is left out.
-            let sealed = session.seal(out, clear, body);
+            let sealed = session.seal_datagram(out, body);
             debug_assert_eq!(sealed, Ok(()));
         };
         self.driver.batch().push(path, class, write, Payload::new());
@@ -437,27 +367,13 @@ impl<P: Platform> Endpoint<P> {
 
     fn send_lost(&mut self, to: Path, fields: Clear) {
         let Some(secure) = &self.secure else { return };
-        let mut bytes = Vec::with_capacity(wire::LOST_BYTES);
-        wire::encode_lost(fields, &mut bytes);
-        let tag = secure.key.tag(&bytes);
-        bytes.extend_from_slice(&tag);
-        self.send_bytes(to, &bytes);
-    }
-
-    fn send_notice(&mut self, to: Path, notice: Notice) {
-        let mut bytes = Vec::with_capacity(wire::NOTICE_BYTES);
-        wire::encode_notice(notice, &mut bytes);
-        self.send_bytes(to, &bytes);
+        let report = secure.all.lost(fields);
+        self.send_bytes(to, &report);
     }
 
     fn on_notice(&mut self, from: Path, notice: Notice) {
         let Some(host) = self.peers.at(from) else { return };
-        let why = match (notice, self.secure.is_some()) {
-            (Notice::NoKey, true) => KeyMismatch::PeerHasNone,
-            (Notice::OtherKey, true) => KeyMismatch::Another,
-            (Notice::NeedsKey, false) => KeyMismatch::PeerHasOne,
-            _ => return,
-        };
+        let Some(why) = KeyMismatch::of(notice, self.secure.is_some()) else { return };
         // Nobody can prepare a report for a later silence of the peer.
         if let Some(peer) = self.peers.get_mut(host)
             && peer.is_asked()
@@ -487,5 +403,47 @@ impl<P: Platform> Endpoint<P> {
             let write = |out: &mut Vec<u8>| out.extend_from_slice(bytes);
             self.driver.batch().push(to, HELLO_CLASS, write, Payload::new());
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+    use std::net::SocketAddr;
+
+    use rackweave_core::Rate;
+    use rackweave_crypt::Key;
+    use rackweave_transport::{TransportConfig, homa};
+
+    use super::*;
+    use crate::endpoint::Peers;
+
+    /// Nobody can prepare the report of a later silence: a notice counts only while the peer is asked and has not answered.
+    #[test]
+    fn a_notice_counts_until_there_is_a_session() {
+        let peers = Peers::Direct { hosts: BTreeMap::new(), allow: Vec::new() };
+        let transport = TransportConfig::Homa(homa::Config::linux(Rate::from_gbps(10)).into());
+        let bind = SocketAddr::from(([127, 0, 0, 1], 0));
+        let config = EndpointConfig::new(HostId(0), bind, peers, &transport);
+        let mut end = Endpoint::new(config.key(Key::derive(&[7; 32]).unwrap())).unwrap();
+        let address = SocketAddr::from(([127, 0, 0, 1], 9));
+        let host = end.add_peer(address);
+        let now = end.driver.now();
+        let said = |end: &mut Endpoint, notice| {
+            end.on_notice(address.into(), notice);
+            end.peers.get(host).unwrap().mismatch
+        };
+        assert_eq!(said(&mut end, Notice::OtherKey), None, "nothing was asked");
+        end.ask(now, host);
+        end.on_notice(SocketAddr::from(([127, 0, 0, 1], 8)).into(), Notice::OtherKey);
+        assert_eq!(said(&mut end, Notice::NeedsKey), None, "it does not fit");
+        assert_eq!(said(&mut end, Notice::OtherKey), Some(KeyMismatch::Another));
+        assert_eq!(end.peers.next_mismatch(), None, "the peer may still answer");
+        end.on_session(now, host, false);
+        end.peers.give_up(host);
+        assert_eq!(end.peers.next_mismatch(), None, "it has answered");
+        assert_eq!(said(&mut end, Notice::OtherKey), Some(KeyMismatch::Another));
+        end.peers.give_up(host);
+        assert_eq!(end.peers.next_mismatch(), Some((host, KeyMismatch::Another)));
     }
 }

@@ -129,7 +129,7 @@ impl<P: Platform> Endpoint<P> {
             },
         };
         let check = payload.iter().fold(0, |check, bytes| overlay::crc32c(check, bytes));
-        let (layout, from, path) = (self.layout, peer.ours, peer.path);
+        let (layout, from, path) = (self.layout, peer.ours, peer.path());
         let class = frame::traffic_class(&packet);
         let write = |out: &mut Vec<u8>| overlay::encode(&packet, layout, from, to, check, out);
         let bytes = self.datagram_bytes(&packet.header);
@@ -147,7 +147,7 @@ impl<P: Platform> Endpoint<P> {
     /// Asks a peer for its incarnation.
     pub(super) fn send_hello(&mut self, host: HostId) {
         let Some(peer) = self.peers.get(host) else { return };
-        let (path, ours, theirs) = (peer.path, peer.ours, peer.incarnation.unwrap_or(0));
+        let (path, ours, theirs) = (peer.path(), peer.ours, peer.incarnation.unwrap_or(0));
         self.send_hello_to(path, host, ours, theirs);
     }
 

@@ -45,14 +45,15 @@ keys! {
         grant_fifo_fraction: Thousandths<1> => grant_fifo_fraction,
         /// Share of grants, and of sent packets, for the oldest message. Default: 0; linux: 0.05.
         pacer_fifo_fraction: Thousandths<1> => pacer_fifo_fraction,
-        /// Levels in use, 2 to 8. Default: 8.
+        /// Levels in use, 2 to 8; of them for unscheduled packets, with `cutoffs = "workload"`.
+        /// Default: 8; from the workload.
         priorities: u8,
-        /// Of them for unscheduled packets, with `cutoffs = "workload"`. Default: from the
-        /// workload.
+        /// Levels in use, 2 to 8; of them for unscheduled packets, with `cutoffs = "workload"`.
+        /// Default: 8; from the workload.
         unscheduled_levels: u8,
         /// `"workload"`: levels carry equally many bytes of it. `"linux"`: the module's. A list:
-        /// the longest message of each unscheduled level but the last. Default: `"workload"`;
-        /// linux: `"linux"`.
+        /// the longest message of each unscheduled level but the last, highest first. Default:
+        /// `"workload"`; linux: `"linux"`.
         cutoffs: Cutoffs,
         /// Packets take any path. Default: true; linux: false.
         spray: bool => spray,

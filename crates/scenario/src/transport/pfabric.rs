@@ -17,11 +17,14 @@ keys! {
         initial_window: AtLeast<1, u16>,
         /// Packets in flight, at first and at most. Default: a round trip; 1.25 times that.
         max_window: AtLeast<1, u16>,
-        /// Timeout. Default: three round trips.
+        /// Timeout; successive ones after which only probes are sent; their longest interval,
+        /// doubling. Default: three round trips; 5; `"1 ms"`, or `rto`.
         rto: Unit<Span> => rto,
-        /// Successive timeouts after which only probes are sent. Default: 5.
+        /// Timeout; successive ones after which only probes are sent; their longest interval,
+        /// doubling. Default: three round trips; 5; `"1 ms"`, or `rto`.
         probe_after: u8 => probe_after,
-        /// Longest interval of probes, doubling from `rto`. Default: `"1 ms"`, or `rto`.
+        /// Timeout; successive ones after which only probes are sent; their longest interval,
+        /// doubling. Default: three round trips; 5; `"1 ms"`, or `rto`.
         max_probe_interval: Unit<Span> => max_probe_interval,
         /// Packets take any path. Default: true.
         spray: bool => common.spray,

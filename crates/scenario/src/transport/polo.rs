@@ -47,9 +47,11 @@ keys! {
         /// a flow with nothing to send goes to another. false: the slides' Polo c, b, a. Default:
         /// true.
         wasted_driving_rule: bool => wasted_driving_rule,
-        /// An epoch without marks wakes a paused flow below D active ones. Default: true.
+        /// An epoch without marks wakes a paused flow below D active ones; a mark pauses a new flow
+        /// only if D, or if any, are active. Default: true; false.
         wake_in_quiet_epochs: bool => wake_in_quiet_epochs,
-        /// A mark pauses a new flow only if D are active. false: if any is. Default: false.
+        /// An epoch without marks wakes a paused flow below D active ones; a mark pauses a new flow
+        /// only if D, or if any, are active. Default: true; false.
         pause_only_if_full: bool => pause_only_if_full,
         /// First time after which a paused sender asks. Default: `"32 ms"`.
         pause_probe: Unit<Span> => pause_probe,

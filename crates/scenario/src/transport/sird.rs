@@ -37,10 +37,11 @@ keys! {
         csn_threshold: Products,
         /// Weight of the last packets in the mean fraction of marked ones. Default: 0.08.
         gain: Thousandths<1> => gain,
-        /// Percentage of the receiver's link for credit. Default: 100.
+        /// Percentages: of the receiver's link for credit; of a sender's packets for its shortest
+        /// message's receiver (the rest goes to all in turn). Default: 100; 50.
         credit_percent: Whole<1, 100, u32>,
-        /// Percentage of a sender's packets for its shortest message's receiver; the rest goes to
-        /// all in turn. Default: 50.
+        /// Percentages: of the receiver's link for credit; of a sender's packets for its shortest
+        /// message's receiver (the rest goes to all in turn). Default: 100; 50.
         srpt_percent: AtMost<100> => srpt_percent,
         /// Next message: `"srpt"` or `"round-robin"`. Default: `"srpt"`.
         order: Order => order,

@@ -36,11 +36,11 @@ keys! {
         /// `ai`: growth of the window per round trip; share of the delay's relative excess by which
         /// it shrinks; largest share that a decrease takes. Default: 1; 0.8; 0.5.
         max_mdf: Thousandths<1> => max_mdf_permille,
-        /// Target delay of the fabric, without hops. Default: with `per_hop` twice the unloaded
-        /// round trip; htsim: `"20 us"`; hosts: `"500 us"`.
+        /// Target delay of the fabric, and per switch of the path. Default: together twice the
+        /// unloaded round trip; htsim: `"20 us"`, 1/6.55 of it; hosts: `"500 us"`, `"50 us"`.
         base_target: Unit<Span> => base_target,
-        /// Target per switch of the path. Default: see `base_target`; htsim: 1/6.55 of it; hosts:
-        /// `"50 us"`.
+        /// Target delay of the fabric, and per switch of the path. Default: together twice the
+        /// unloaded round trip; htsim: `"20 us"`, 1/6.55 of it; hosts: `"500 us"`, `"50 us"`.
         per_hop: Unit<Span> => per_hop,
         /// Most that flow-based scaling adds. `"0 s"`: none. Default: ten round trips in a rack;
         /// htsim, hosts, or with `base_target`: 5 times that.

@@ -46,19 +46,29 @@ keys! {
         /// Connections begin with SYN and SYN-ACK. Default: false; true for `cast-tcp` and
         /// `cast-chain`.
         handshake: bool => handshake,
-        /// Selective acknowledgements. Default: true.
+        /// Selective acknowledgements; duplicate acknowledgements release new data (RFC 3042); a
+        /// probe finds losses at the tail (RFC 8985); reductions in vain are undone (RFC 5682, RFC
+        /// 3708). Default: true.
         sack: bool => sack,
-        /// Duplicate acknowledgements release new data (RFC 3042). Default: true.
+        /// Selective acknowledgements; duplicate acknowledgements release new data (RFC 3042); a
+        /// probe finds losses at the tail (RFC 8985); reductions in vain are undone (RFC 5682, RFC
+        /// 3708). Default: true.
         limited_transmit: bool => limited_transmit,
-        /// A probe finds losses at the tail (RFC 8985). Default: true.
+        /// Selective acknowledgements; duplicate acknowledgements release new data (RFC 3042); a
+        /// probe finds losses at the tail (RFC 8985); reductions in vain are undone (RFC 5682, RFC
+        /// 3708). Default: true.
         tail_loss_probe: bool => tail_loss_probe,
-        /// Losses, also of retransmissions, are found by time (RFC 8985), or by RFC 6675. Default:
-        /// true.
+        /// Losses, also of retransmissions, are found by time (RFC 8985), or by RFC 6675; then and
+        /// after marks the window shrinks by what arrives (RFC 6937, RFC 9937), or at once.
+        /// Default: true.
         rack: bool => rack,
-        /// After losses and marks the window shrinks by what arrives (RFC 6937, RFC 9937), or at
-        /// once. Default: true.
+        /// Losses, also of retransmissions, are found by time (RFC 8985), or by RFC 6675; then and
+        /// after marks the window shrinks by what arrives (RFC 6937, RFC 9937), or at once.
+        /// Default: true.
         prr: bool => prr,
-        /// Reductions in vain are undone (RFC 5682, RFC 3708). Default: true.
+        /// Selective acknowledgements; duplicate acknowledgements release new data (RFC 3042); a
+        /// probe finds losses at the tail (RFC 8985); reductions in vain are undone (RFC 5682, RFC
+        /// 3708). Default: true.
         undo: bool => undo,
         /// The window decays after this idle time, or a longer RTO. Default: true; `"200 ms"`.
         slow_start_after_idle: bool => slow_start_after_idle,

@@ -23,17 +23,19 @@ keys! {
         /// timeouts. Default: of the longest path.
         base_rtt: Unit<Span>,
         /// What is sent before an answer, most unused credit, and NSCC's largest window. Default:
-        /// eqds: 50 packets; uet: 1.5 bandwidth-delay products, at least 8 packets.
+        /// eqds: 50 packets; uet: 1.5 bandwidth-delay products, at least 8.
         window: AboveZero<Bytes>,
         /// NSCC's target of queueing. Default: 0.75 round trips; without trimming 1.
         target_delay: Unit<Span> => target_delay,
         /// A trimmed packet shrinks NSCC's window. Default: false; uet-nscc: true.
         shrink_on_trim: bool => shrink_on_trim,
-        /// Packets per credit. Default: eqds: 1; uet: 4.
+        /// Packets per credit, and percentage of the receiver's link that it fills. Default: eqds:
+        /// 1, uet: 4; 99.
         credit_packets: AtLeast<1, u16> => credit_packets,
-        /// Percentage of the receiver's link that credit fills. Default: 99.
+        /// Packets per credit, and percentage of the receiver's link that it fills. Default: eqds:
+        /// 1, uet: 4; 99.
         pull_percent: u32 => pull_percent,
-        /// Bytes per acknowledgement. Default: 16,384; uet: at most an eighth of a bandwidth-delay
+        /// Bytes per acknowledgement. Default: 16,384; uet: or an eighth of a bandwidth-delay
         /// product.
         ack_bytes: AboveZero<Bytes>,
         /// Shortest and longest timeout. Default: eqds: `"100 us"`, more below 100 Gbps; uet: 15 us

@@ -319,7 +319,7 @@ impl Engine {
     /// Returns whether the sender of a session can prove its address to a host: with a cookie, or in a session of the two.
     fn has_proved_itself(&self, session: Session, host: HostId) -> bool {
         match &self.secure {
-            Some(secure) => secure.is_ready(host),
+            Some(_) => self.peers.get(host).is_some_and(|peer| peer.association.is_ready()),
             None => self.sending[&session].hosts[&host].cookie.is_some(),
         }
     }

@@ -319,3 +319,86 @@ fn capture_ask() -> Vec<u8> {
     assert_eq!((buffer[0], buffer[1], len), (0xa2, 0, 92));
     buffer[..len].to_vec()
 }
+
+/// A packet that a sender repeats, because no report has come (a probe), is sealed anew with a number of its own. The same bytes would be
+/// a replay to the receiver, which would not report what it has.
+#[test]
+fn a_probe_is_sealed_anew() {
+    // With two receivers the sender keeps what it has sealed, for the other one's copy.
+    let receivers = [Receiving::start(Some(SECRET), None), Receiving::start(Some(SECRET), None)];
+    // The numbers of the packets with which each part of the stream was sent to the first receiver.
+    let sent: Arc<Mutex<BTreeMap<u64, Vec<u64>>>> = Arc::default();
+    let key = keys(SECRET).0;
+    let between = Between::start(receivers[0].address, |there| {
+        let (sent, key) = (Arc::clone(&sent), key.clone());
+        Box::new(move |bytes| {
+            let mut sent = sent.lock().unwrap();
+            let read = rackweave_wire::orca::decode(bytes, Some(&key));
+            if let Ok(read) = read
+                && let Header::Data(data) = read.header
+            {
+                let rackweave_wire::orca::Check::Sealed { counter, .. } = read.check else {
+                    panic!("data in clear text")
+                };
+                sent.entry(data.offset).or_default().push(counter);
+            }
+            // The receiver is not heard from its first data until some were sent three times.
+            let is_quiet = !sent.is_empty() && sent.values().all(|numbers| numbers.len() < 3);
+            if there || !is_quiet { vec![bytes.to_vec()] } else { Vec::new() }
+        })
+    });
+    let from = tempfile::tempdir().unwrap();
+    let path = file(from.path(), "x", 5000);
+    let to = [between.address, receivers[1].address];
+    let view = send(&mut sender(Some(SECRET)), Box::new(Files::new(&[path]).unwrap()), &to);
+    assert_eq!(completed(&view), 2, "{view:?}");
+    between.end();
+    let sent = std::mem::take(&mut *sent.lock().unwrap());
+    assert!(sent.values().any(|numbers| numbers.len() >= 3), "nothing was repeated: {sent:?}");
+    let mut numbers: Vec<u64> = sent.into_values().flatten().collect();
+    let count = numbers.len();
+    numbers.sort_unstable();
+    numbers.dedup();
+    assert_eq!(numbers.len(), count, "two packets had one number");
+    for receiver in receivers {
+        assert!(receiver.received());
+        assert_eq!(receiver.read("x"), content(5000));
+        let (_, stats) = receiver.crash();
+        assert_eq!((stats.replayed, stats.forged), (0, 0));
+    }
+}
+
+/// Anyone can send a notice: it explains why a host that does not answer is silent, and nothing once it has.
+#[test]
+fn a_notice_explains_a_silence_until_there_is_a_session() {
+    use rackweave_wire::secure::Notice;
+    let receiver = Receiving::start(Some(SECRET), None);
+    let mut engine = sender(Some(SECRET));
+    let host = engine.add_peer(receiver.address);
+    engine.on_notice(None, Notice::OtherKey);
+    engine.on_notice(Some(host), Notice::NeedsKey);
+    assert!(!engine.has_other_key(host), "it does not fit");
+    engine.on_notice(Some(host), Notice::OtherKey);
+    assert!(engine.has_other_key(host));
+    assert_eq!(engine.stats().key_mismatch, 1);
+    let from = tempfile::tempdir().unwrap();
+    let path = file(from.path(), "x", 5);
+    let view = send(&mut engine, Box::new(Files::new(&[path]).unwrap()), &[receiver.address]);
+    assert_eq!(completed(&view), 1);
+    assert!(!engine.has_other_key(host));
+}
+
+/// Control packets are repeated, so that of those that wait for a session the last ones are kept.
+#[test]
+fn few_control_packets_wait_for_a_session() {
+    let mut engine = sender(Some(SECRET));
+    let host = engine.add_peer("127.0.0.1:9".parse().unwrap());
+    let now = engine.driver.now();
+    for session in 0..40 {
+        engine.seal_control(now, host, invitation(session));
+    }
+    let held = engine.peers.get_mut(host).unwrap().held.take();
+    let sessions: Vec<u32> = held.iter().map(|control| control.session.0).collect();
+    assert_eq!(sessions, (24..40).collect::<Vec<_>>());
+    assert_eq!(engine.peers.get(host).and_then(|peer| peer.association.ask_due()), Some(now));
+}

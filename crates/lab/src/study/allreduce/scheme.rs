@@ -63,9 +63,11 @@ fn read_carrier(entry: Option<&Entry>, origin: Origin) -> Result<transport::Chos
 keys! {
     /// The keys of the switch that adds up.
     struct SwitchKeys {
-        /// allreduce-switch: the switch that adds up. Default: 0.
+        /// allreduce-switch: the switch that adds up; its slots, one per 32 bits in flight.
+        /// Default: 0; 65,536.
         at: Whole<0, 65_535, u32>,
-        /// allreduce-switch: its slots. A chunk in flight takes one per 32 bits. Default: 65,536.
+        /// allreduce-switch: the switch that adds up; its slots, one per 32 bits in flight.
+        /// Default: 0; 65,536.
         slots: Whole<16, 16_777_216, u32>,
     }
 }

@@ -48,7 +48,7 @@ pub(crate) struct CastKeys {
 #[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
 #[serde(deny_unknown_fields, default)]
 struct PlaneKeys {
-    /// Pods of the fabric. Default: 12.
+    /// Pods of the fabric; joins and leaves. Default: 12; 1000.
     pods: u32,
     /// Racks of a pod and hosts of a rack, at most 64. Default: 48.
     racks_per_pod: u32,
@@ -63,7 +63,7 @@ struct PlaneKeys {
     /// Sessions, at most 4,000,000; fewest and most members of each, and in one rack. Default:
     /// 1,000,000; `[5, 50]`; 1.
     together: u32,
-    /// Joins and leaves. Default: 1000.
+    /// Pods of the fabric; joins and leaves. Default: 12; 1000.
     changes: u32,
 }
 

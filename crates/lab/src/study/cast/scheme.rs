@@ -64,13 +64,17 @@ keys! {
         /// Who copies: `"labels"`: switches. `"relay"`: agents, with one sender port.
         /// `"multicast"`: switches, to all hosts. `"unicast"`: the sender. Default: `"labels"`.
         spread: SpreadName,
-        /// Bytes of a full packet, 64 B to 1440 B. Default: `"1440 B"`.
+        /// Bytes of a full packet, 64 B to 1440 B; most bytes sent that a receiver lacks. Default:
+        /// `"1440 B"`; 8 MiB.
         payload: Unit<Bytes>,
-        /// Most bytes sent that a receiver lacks. Default: 8 MiB.
+        /// Bytes of a full packet, 64 B to 1440 B; most bytes sent that a receiver lacks. Default:
+        /// `"1440 B"`; 8 MiB.
         window: Unit<Bytes> => window,
-        /// Interval of agents' pings, at most half of `timeout`. Default: a fifth of `timeout`.
+        /// Interval of agents' pings, at most half of the timeout; T: silence after which an active
+        /// agent is replaced. Default: a fifth; `"5 ms"`.
         heartbeat: Unit<Span>,
-        /// T: silence after which an active agent is replaced. Default: `"5 ms"`.
+        /// Interval of agents' pings, at most half of the timeout; T: silence after which an active
+        /// agent is replaced. Default: a fifth; `"5 ms"`.
         timeout: Unit<Span>,
         /// With labels: the controller's host. Default: the last one.
         controller: u32,

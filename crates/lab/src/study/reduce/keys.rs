@@ -48,17 +48,24 @@ pub(crate) struct ReduceKeys {
     /// Profile of the next four keys: `"native"`, a compiled program, or `"hadoop"`. Default:
     /// `"native"`.
     costs: CostsName,
-    /// Time of map and shuffle per MiB of a worker's part. Default: native: `"10 ms"`; hadoop:
-    /// `"210 ms"`.
+    /// Times of map and shuffle per MiB of a worker's part; per pair at the master; per distinct
+    /// word of the result; until a task begins. Default: native: `"10 ms"`, `"100 ns"`, `"0 s"`,
+    /// `"0 s"`; hadoop: `"210 ms"`, `"94 ns"`, `"3.9 us"`, `"1 s"`.
     #[serde(skip_serializing_if = "Option::is_none")]
     map_cost: Option<Unit<Span>>,
-    /// Time per pair at the master. Default: native: `"100 ns"`; hadoop: `"94 ns"`.
+    /// Times of map and shuffle per MiB of a worker's part; per pair at the master; per distinct
+    /// word of the result; until a task begins. Default: native: `"10 ms"`, `"100 ns"`, `"0 s"`,
+    /// `"0 s"`; hadoop: `"210 ms"`, `"94 ns"`, `"3.9 us"`, `"1 s"`.
     #[serde(skip_serializing_if = "Option::is_none")]
     reduce_cost: Option<Unit<Span>>,
-    /// Time per distinct word of the result. Default: native: `"0 s"`; hadoop: `"3.9 us"`.
+    /// Times of map and shuffle per MiB of a worker's part; per pair at the master; per distinct
+    /// word of the result; until a task begins. Default: native: `"10 ms"`, `"100 ns"`, `"0 s"`,
+    /// `"0 s"`; hadoop: `"210 ms"`, `"94 ns"`, `"3.9 us"`, `"1 s"`.
     #[serde(skip_serializing_if = "Option::is_none")]
     word_cost: Option<Unit<Span>>,
-    /// Time until a task begins to work. Default: native: `"0 s"`; hadoop: `"1 s"`.
+    /// Times of map and shuffle per MiB of a worker's part; per pair at the master; per distinct
+    /// word of the result; until a task begins. Default: native: `"10 ms"`, `"100 ns"`, `"0 s"`,
+    /// `"0 s"`; hadoop: `"210 ms"`, `"94 ns"`, `"3.9 us"`, `"1 s"`.
     #[serde(skip_serializing_if = "Option::is_none")]
     task_start: Option<Unit<Span>>,
     /// Tasks that a host computes at a time. 0: any number. Default: 0.

@@ -73,6 +73,7 @@ impl ReduceConfig {
     }
 
     /// Returns the job that the control plane knows by this number.
+    #[must_use]
     pub fn job_of(&self, id: JobId) -> Option<&Job> {
         self.jobs.iter().find(|job| job::id(job.number) == id)
     }
