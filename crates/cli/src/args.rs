@@ -234,6 +234,9 @@ pub(crate) struct CalibrateArgs {
     /// Number of rounds, whose medians count.
     #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u32).range(3..=1000))]
     pub(crate) rounds: u32,
+    /// Run each load for this time in a round. Shorter loads are measured less exactly.
+    #[arg(long, value_name = "MS", default_value_t = 1000, value_parser = clap::value_parser!(u32).range(200..=60_000))]
+    pub(crate) load_ms: u32,
     /// Print only JSON on standard output.
     #[arg(long)]
     pub(crate) json: bool,

@@ -20,7 +20,8 @@ pub(crate) fn calibrate(args: &CalibrateArgs) -> miette::Result<u8> {
         OutputDir::probe(folder.unwrap_or(Path::new(".")))?;
     }
     let command = worker_command()?;
-    let request = Request { overlay: args.overlay, rounds: args.rounds, command };
+    let request =
+        Request { overlay: args.overlay, rounds: args.rounds, load_ms: args.load_ms, command };
     let calibration = Arc::new(Calibration::new(request));
     stop_on_ctrl_c(&calibration, Calibration::cancel)?;
     let watched = Arc::clone(&calibration);

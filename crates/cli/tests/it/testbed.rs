@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
-use std::sync::{LazyLock, Mutex, MutexGuard, PoisonError};
+use std::sync::{LazyLock, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use std::time::Duration;
 
 use crate::common::{PATIENCE, nap, now, processor_time, status_of, until};
@@ -36,14 +36,19 @@ workload = { arrivals = "closed-loop", sizes = "5 KB", exchange = "rpc" }
 measure = { messages = "unlimited", time_limit = "300 s" }
 "#;
 
-/// A folder for one test, which has the machine for itself among the tests of testbeds: two of them together can need
-/// more than two processors.
+/// A folder for one test and its share of the machine.
 struct Place {
     folder: TempDir,
-    _machine: MutexGuard<'static, ()>,
+    _machine: Share,
 }
 
-static MACHINE: Mutex<()> = Mutex::new(());
+/// What a test of a testbed has of the machine. Two testbeds together can need more than two processors: a test that judges times has it alone.
+enum Share {
+    Alone { _machine: RwLockWriteGuard<'static, ()> },
+    WithOthers { _machine: RwLockReadGuard<'static, ()> },
+}
+
+static MACHINE: RwLock<()> = RwLock::new(());
 
 /// Whether util-linux's `setpriv`, which can end a process with its parent, is installed.
 fn has_setpriv() -> bool {
@@ -58,10 +63,21 @@ fn has_setpriv() -> bool {
 
 impl Place {
     fn new(scenario: &str) -> Self {
+        // A test that failed leaves nothing behind that another could find.
+        let machine = MACHINE.read().unwrap_or_else(PoisonError::into_inner);
+        Self::with(scenario, Share::WithOthers { _machine: machine })
+    }
+
+    /// For a test that judges how long something takes.
+    fn alone(scenario: &str) -> Self {
+        let machine = MACHINE.write().unwrap_or_else(PoisonError::into_inner);
+        Self::with(scenario, Share::Alone { _machine: machine })
+    }
+
+    fn with(scenario: &str, machine: Share) -> Self {
         let folder = tempfile::tempdir().unwrap();
         std::fs::write(folder.path().join("x.toml"), scenario).unwrap();
-        // A test that failed leaves nothing behind that another could find.
-        Self { folder, _machine: MACHINE.lock().unwrap_or_else(PoisonError::into_inner) }
+        Self { folder, _machine: machine }
     }
 
     fn path(&self) -> &Path {
@@ -375,7 +391,7 @@ fn channels_of_a_host_that_crashes_fail_and_new_ones_open() {
         faults = [{ kind = "crash", place = "host 1", from = "500 ms", until = "1000 ms" }]
         measure = { messages = "unlimited", time_limit = "2500 ms", messages_csv = true, verify = true }
     "#;
-    let place = Place::new(scenario);
+    let place = Place::alone(scenario);
     let cases = "sweep.transport.name=['homa', 'tcp']";
     let output = place.run(&["testbed", "x.toml", "--overlay", "--out", "o", "-q", "--set", cases]);
     assert_eq!(code(&output), 1, "{}", stderr(&output));
@@ -413,7 +429,7 @@ fn hosts_pause_crash_and_come_back() {
                   { kind = "pause", place = "host 2", from = "1300 ms", until = "1400 ms" }]
         measure = { messages = "unlimited", time_limit = "2500 ms", messages_csv = true }
     "#;
-    let place = Place::new(scenario);
+    let place = Place::alone(scenario);
     let output = place.run(&["testbed", "x.toml", "--overlay", "--out", "o", "-q"]);
     // Messages fail, which the exit code shows; the testbed itself does not fail.
     assert_eq!(code(&output), 1);
@@ -700,7 +716,7 @@ fn files_reach_all_receivers_over_every_scheme() {
 #[test]
 fn casts_take_as_long_as_in_the_simulator() {
     rackweave_testing::needs!(NetAdmin);
-    let place = Place::new(CAST);
+    let place = Place::alone(CAST);
     let sets = "sweep.cases=[\
                 { transport.name = 'orca', workload.cast.files = ['600 KB', '300 KB', '600 KB'] }, \
                 { transport.name = 'cast-chain', workload.cast.files = '1.5 MB', \

@@ -194,7 +194,7 @@ mod tests {
         use rackweave_lab::scenario::World;
         for load in &LOADS {
             let scenario =
-                super::super::scenario_text(load, TRANSPORT).read(World::Testbed, &[], None);
+                super::super::scenario_text(load, TRANSPORT, 1000).read(World::Testbed, &[], None);
             let scenario = scenario.unwrap();
             assert_eq!(scenario.points[0].kernel_tcp.len(), 1, "{}", load.name);
             assert!(scenario.points[0].kernel_tcp[0].is_some(), "{}", load.name);

@@ -81,22 +81,19 @@ const LOADS: [Load; 8] = [
     },
 ];
 
-/// The load of a process takes so long in each round.
-const LOAD_MS: u32 = 1000;
-
 /// The transport of the loads. Timers of the protocol are long, so that a busy machine repeats nothing: what is to be measured is a known number of
 /// packets.
 const TRANSPORT: &str = "name = 'homa'\npatience = '2 s'\ntick = '100 ms'";
 
 /// Queues are hardly sampled, because the switch process wakes up for every sample.
-fn scenario_text(load: &Load, transport: &str) -> ScenarioText {
+fn scenario_text(load: &Load, transport: &str, load_ms: u32) -> ScenarioText {
     let text = format!(
         "name = 'calibrate'\n\
          [fabric]\ntopology = 'single-switch'\nhosts = 2\nhost_link = '1 Gbps'\n\
          host_send_delay = '45 us'\nhost_receive_delay = '100 us'\n\
          [transport]\n{transport}\n\
          [workload]\n{}\nsenders = '1-1'\nreceivers = '0-0'\n\
-         [measure]\nwarmup = '0 s'\nmessages = 'unlimited'\ntime_limit = '{LOAD_MS} ms'\nsample_every = '50 ms'\n\
+         [measure]\nwarmup = '0 s'\nmessages = 'unlimited'\ntime_limit = '{load_ms} ms'\nsample_every = '50 ms'\n\
          [testbed]\nmax_packets_per_second = 'unlimited'\n",
         load.workload
     );
@@ -110,6 +107,8 @@ pub struct Request {
     pub overlay: bool,
     /// The number of rounds, at least 3.
     pub rounds: u32,
+    /// How long each load runs in a round, in milliseconds. Loads of pairs run until their job is done.
+    pub load_ms: u32,
     /// Starts the processes of the testbed.
     pub command: WorkerCommand,
 }
@@ -261,14 +260,14 @@ impl Calibration {
         let mut clock_grain_ns = f64::MAX;
         for _ in 0..self.request.rounds {
             for (load, works) in LOADS.iter().zip(&mut works) {
-                let text = scenario_text(load, TRANSPORT);
+                let text = scenario_text(load, TRANSPORT, self.request.load_ms);
                 let Some(work) = self.measure(load, &text, overlay)? else { return Ok(None) };
                 works.push(work);
                 self.done.fetch_add(1, Ordering::Relaxed);
             }
             for (load, works) in kernel_tcp::LOADS.iter().zip(&mut over_kernel_tcp) {
                 if !overlay {
-                    let text = scenario_text(load, kernel_tcp::TRANSPORT);
+                    let text = scenario_text(load, kernel_tcp::TRANSPORT, self.request.load_ms);
                     let Some(work) = self.measure(load, &text, false)? else { return Ok(None) };
                     works.push(work);
                 }
@@ -346,11 +345,12 @@ impl Calibration {
         let mut table = toml::Table::new();
         let kernel = std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
         let place = if overlay { "UDP on loopback" } else { "network namespaces" };
-        let entries: [(&str, toml::Value); 6] = [
+        let entries: [(&str, toml::Value); 7] = [
             ("by", format!("rackweave calibrate {}", env!("CARGO_PKG_VERSION")).into()),
             ("in", place.into()),
             ("kernel", kernel.trim().to_owned().into()),
             ("rounds", i64::from(self.request.rounds).into()),
+            ("load_ms", i64::from(self.request.load_ms).into()),
             ("spread", rounded(measured.spread).into()),
             ("missing", measured.missing.clone().into()),
         ];
@@ -767,7 +767,7 @@ mod tests {
     #[test]
     fn every_load_is_a_scenario_that_the_testbed_takes() {
         for load in &LOADS {
-            let text = scenario_text(load, TRANSPORT);
+            let text = scenario_text(load, TRANSPORT, 1000);
             let scenario = text.read(World::Testbed, &[], None).unwrap();
             assert_eq!(scenario.points.len(), 1, "{}", load.name);
             let command = WorkerCommand { program: "none".into(), arguments: Vec::new() };

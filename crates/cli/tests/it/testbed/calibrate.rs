@@ -11,7 +11,8 @@ workload = { arrivals = "incast", sizes = "10 KB", senders = 1 }
 
 /// On a machine whose figures cannot be used the command says so, and leaves no file; otherwise `run` takes the file.
 fn calibrates(place: &Place, more: &[&str]) {
-    let output = place.run(&[&["calibrate", "host.toml", "--rounds", "3"], more].concat());
+    let output = place
+        .run(&[&["calibrate", "host.toml", "--rounds", "3", "--load-ms", "300"], more].concat());
     let file = place.path().join("host.toml");
     let said = words(&stderr(&output));
     if code(&output) == 1 {
@@ -58,13 +59,13 @@ fn calibrates(place: &Place, more: &[&str]) {
 
 #[test]
 fn without_privileges_loopback_is_measured_and_a_run_takes_the_table() {
-    calibrates(&Place::new(SCENARIO), &["--overlay"]);
+    calibrates(&Place::alone(SCENARIO), &["--overlay"]);
 }
 
 #[test]
 fn namespaces_are_measured_and_a_run_takes_the_table() {
     rackweave_testing::needs!(NetAdmin);
-    calibrates(&Place::new(SCENARIO), &[]);
+    calibrates(&Place::alone(SCENARIO), &[]);
 }
 
 #[test]

@@ -140,7 +140,7 @@ fn what_the_testbed_cannot_do_with_an_image_is_refused() {
 #[test]
 fn images_take_as_long_as_in_the_simulator() {
     rackweave_testing::needs!(NetAdmin);
-    let place = Place::new(IMAGE);
+    let place = Place::alone(IMAGE);
     let cases = "sweep.cases=[{ transport.name = 'swp2p' }, { transport.name = 'image-unicast' }]";
     let mut args = vec!["run", "x.toml", "-q", "--set", cases, "--out", "simulated"];
     assert_eq!(code(&place.run(&args)), 0);
