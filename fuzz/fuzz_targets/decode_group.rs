@@ -2,7 +2,7 @@
 
 #![no_main]
 
-#[path = "../../crates/cast/tests/checks/mod.rs"]
+#[path = "../../systems/orca/cast/tests/checks/mod.rs"]
 mod checks;
 
 libfuzzer_sys::fuzz_target!(|bytes: &[u8]| {

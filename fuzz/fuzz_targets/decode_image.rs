@@ -2,7 +2,7 @@
 
 #![no_main]
 
-#[path = "../../crates/image/tests/it/checks/mod.rs"]
+#[path = "../../systems/imaging/image/tests/it/checks/mod.rs"]
 mod checks;
 
 libfuzzer_sys::fuzz_target!(|bytes: &[u8]| {

@@ -2,7 +2,7 @@
 
 #![no_main]
 
-#[path = "../../crates/wire/tests/it/checks/mod.rs"]
+#[path = "../../engine/wire/tests/it/checks/mod.rs"]
 mod checks;
 
 use rackweave_wire::polo::Header;

@@ -2,7 +2,7 @@
 
 #![no_main]
 
-#[path = "../../crates/wire/tests/it/checks/mod.rs"]
+#[path = "../../engine/wire/tests/it/checks/mod.rs"]
 mod checks;
 
 libfuzzer_sys::fuzz_target!(|bytes: &[u8]| checks::reduce(bytes));

@@ -1,0 +1,390 @@
+//! The machines and the program together, on a network that loses, repeats and reorders.
+
+mod chaos;
+mod faults;
+mod hostile;
+mod starved;
+mod whole;
+
+use std::collections::{BTreeMap, VecDeque};
+
+use rackweave_core::{
+    Destination, HostId, Node, Packet, PayloadStore, Port, Rng, Schedule, Span, SwitchProgram,
+    Time, Verdict,
+};
+use rackweave_switch::net::{HasPayload, Slab};
+use rackweave_switch::system::Simulated;
+use rackweave_wire::reduce::Format;
+
+use super::layout::Layout;
+use super::master::{self, Master, Vectors};
+use super::node::{Aggregator, VectorNode, WorkerSide};
+use super::values::Values;
+use super::worker::{self, Event};
+use crate::Failure;
+use crate::packet::Header;
+use crate::switch::{self, Program};
+
+const MASTER: HostId = HostId(0);
+const SWITCH: HostId = Destination::Switch(0).address();
+const JOB: u16 = 7;
+const TOKEN: u64 = 0x1234_5678_9abc;
+
+/// What the network does to packets.
+#[derive(Clone, Copy, Debug, Default)]
+struct Faults {
+    loss: f64,
+    repeat: f64,
+    /// The longest additional delay, which reorders.
+    delay: Span,
+}
+
+#[derive(Debug)]
+enum Flight {
+    Packet(Packet<Header>, Vec<u8>),
+    Act(Act),
+}
+
+/// How hosts run whose processors others take.
+#[derive(Clone, Copy, Debug)]
+struct Turns {
+    /// The time between two turns of a host. Those of different hosts are at different times.
+    interval: Span,
+    /// The most packets that a host handles in a turn.
+    handled: usize,
+    /// The number of packets for which a host's socket has room.
+    room: usize,
+}
+
+/// What happens at a time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Act {
+    /// The worker of this number disappears.
+    Kill(u8),
+    /// It returns without memory.
+    Return(u8),
+    /// The switch loses its memory.
+    RestartSwitch,
+    /// The switch no longer answers.
+    KillSwitch,
+}
+
+/// A job and where it is added up.
+#[derive(Clone, Copy, Debug)]
+struct Job {
+    workers: u8,
+    vectors: Vectors,
+    slots: u32,
+    has_switch: bool,
+    seed: u64,
+}
+
+impl Job {
+    const fn new(workers: u8, vectors: Vectors) -> Self {
+        Self { workers, vectors, slots: 4_096, has_switch: true, seed: 1 }
+    }
+
+    /// The vector of a worker for a step.
+    fn vector(&self, worker: u8, step: u32) -> Values {
+        let component = u64::from(step) << 8 | u64::from(worker);
+        let mut rng = Rng::stream(self.seed, 0, component, "vector");
+        let length = self.vectors.length as usize;
+        match self.vectors.format {
+            Format::I64 => Values::Integers((0..length).map(|_| rng.next_u64() as i64).collect()),
+            Format::BlockFloat => {
+                let float = |rng: &mut Rng| {
+                    let exponent = rng.below(40) as i32 - 20;
+                    ((rng.unit() - 0.5) * f64::from(exponent).exp2()) as f32
+                };
+                Values::Floats((0..length).map(|_| float(&mut rng)).collect())
+            }
+        }
+    }
+
+    /// The result by definition.
+    fn expected(&self, step: u32) -> Values {
+        let vectors: Vec<Values> = (0..self.workers).map(|w| self.vector(w, step)).collect();
+        Values::sum(&vectors.iter().collect::<Vec<_>>(), self.vectors.elements).unwrap()
+    }
+}
+
+struct World {
+    now: Time,
+    job: Job,
+    faults: Faults,
+    rng: Rng,
+    flights: Schedule<Flight>,
+    /// The master's host is 0, the workers' hosts follow.
+    nodes: Vec<VectorNode>,
+    switch: Option<Simulated<Program, Header>>,
+    switch_config: switch::Config,
+    payloads: Slab,
+    down: Vec<bool>,
+    /// The host whose packets to the switch are lost.
+    blocked: Option<HostId>,
+    lives: u32,
+    packets: u64,
+    /// How often a life of a worker has had the sums of a step.
+    summed: BTreeMap<(u8, u32), u32>,
+    attempts: Vec<master::Event>,
+}
+
+impl World {
+    fn new(job: Job, faults: Faults) -> Self {
+        let Job { workers, vectors, seed, .. } = job;
+        let mut config = master::Config::new(JOB, workers, vectors, TOKEN, seed);
+        let layout = Layout {
+            length: vectors.length,
+            elements: vectors.elements,
+            pool: vectors.pool,
+            format: vectors.format,
+            steps: vectors.steps,
+            workers,
+        };
+        config.aggregators = vec![MASTER];
+        if job.has_switch {
+            config.aggregators.insert(0, SWITCH);
+        }
+        let aggregator = Aggregator::new(MASTER, Aggregator::limits(&layout, seed), 4_096);
+        let master = VectorNode::new(MASTER)
+            .with_master(Master::new(config, Time::ZERO))
+            .with_aggregator(aggregator);
+        let switch_config = switch::Config::new(job.slots, seed ^ 0x5717_c4ed);
+        let switch = job.has_switch.then(|| Simulated::new(Program::new(0, switch_config)));
+        let mut world = Self {
+            now: Time::ZERO,
+            faults,
+            rng: Rng::stream(seed, 0, 0, "network"),
+            flights: Schedule::default(),
+            nodes: vec![master],
+            switch,
+            switch_config,
+            payloads: Slab::default(),
+            down: vec![false; usize::from(workers) + 1],
+            blocked: None,
+            lives: 0,
+            packets: 0,
+            summed: BTreeMap::new(),
+            attempts: Vec::new(),
+            job,
+        };
+        for number in 0..workers {
+            let node = world.worker(number);
+            world.nodes.push(node);
+        }
+        world
+    }
+
+    fn worker(&mut self, number: u8) -> VectorNode {
+        self.lives += 1;
+        let Vectors { length, format, .. } = self.job.vectors;
+        let config = worker::Config::new(JOB, number, MASTER, self.lives);
+        let config = worker::Config { length, format, ..config };
+        VectorNode::new(HostId(u32::from(number) + 1))
+            .with_worker(WorkerSide::new(config, self.now))
+    }
+
+    fn at(&mut self, at: Time, act: Act) {
+        self.flights.push(at, Flight::Act(act));
+    }
+
+    fn act(&mut self, act: Act) {
+        match act {
+            Act::Kill(number) => self.down[usize::from(number) + 1] = true,
+            Act::Return(number) => {
+                let host = usize::from(number) + 1;
+                self.down[host] = false;
+                self.nodes[host] = self.worker(number);
+            }
+            Act::RestartSwitch => {
+                self.switch_config.secret += 1;
+                self.switch = Some(Simulated::new(Program::new(0, self.switch_config)));
+            }
+            Act::KillSwitch => self.switch = None,
+        }
+    }
+
+    fn master(&self) -> &Master {
+        self.nodes[0].master().unwrap()
+    }
+
+    fn outcome(&self, worker: u8) -> Option<Result<(), Failure>> {
+        self.nodes[usize::from(worker) + 1].worker().unwrap().outcome()
+    }
+
+    fn send(&mut self, packet: Packet<Header>, payload: &[u8]) {
+        self.packets += 1;
+        if packet.dst == SWITCH && self.blocked == Some(packet.src) {
+            return;
+        }
+        assert_eq!(packet.header.message.payload_len() as usize, payload.len());
+        let copies = if self.rng.chance(self.faults.repeat) { 2 } else { 1 };
+        for _ in 0..copies {
+            if self.rng.chance(self.faults.loss) {
+                continue;
+            }
+            let delay = Span::from_ticks(self.rng.below(self.faults.delay.ticks() + 1));
+            let at = self.now + Span::from_us(5) + delay;
+            self.flights.push(at, Flight::Packet(packet, payload.to_vec()));
+        }
+    }
+
+    fn deliver(&mut self, packet: Packet<Header>, payload: &[u8]) {
+        if packet.dst == SWITCH {
+            let Some(switch) = &mut self.switch else { return };
+            let mut packet = packet;
+            if !payload.is_empty() {
+                let id = self.payloads.insert(payload).unwrap();
+                packet.header = packet.header.with_payload(id);
+            }
+            let verdict = switch.handle_packet(self.now, Port(0), &mut packet, &mut self.payloads);
+            assert!(matches!(verdict, Verdict::Consume | Verdict::Drop(_)), "{verdict:?}");
+            self.payloads.release(&packet);
+            let mut made = Vec::new();
+            while let Some((_, packet)) = switch.poll_transmit(self.now, &mut self.payloads) {
+                made.push(packet);
+            }
+            for packet in made {
+                let payload = self.payloads.read(&packet).to_vec();
+                self.payloads.release(&packet);
+                self.send(packet, &payload);
+            }
+            return;
+        }
+        let host = packet.dst.0 as usize;
+        if self.down.get(host) == Some(&false) {
+            self.nodes[host].receive(self.now, packet.src, &packet.header.message, payload);
+            self.application(host);
+        }
+    }
+
+    /// Offers vectors, and checks sums.
+    fn application(&mut self, host: usize) {
+        let job = self.job;
+        while let Some(event) = self.nodes[0].master_mut().unwrap().poll_event() {
+            self.attempts.push(event);
+        }
+        let Some(side) = self.nodes[host].worker_mut() else { return };
+        let number = side.machine().config().number;
+        while let Some(event) = side.poll_event() {
+            match event {
+                Event::Wanted { step } => side.offer(step, job.vector(number, step)),
+                Event::Summed { step } => {
+                    *self.summed.entry((number, step)).or_default() += 1;
+                    assert!(side.sums().is_same(&job.expected(step)), "step {step} at {number}");
+                }
+                Event::Planned(_) | Event::Complete | Event::Failed(_) => {}
+            }
+        }
+    }
+
+    fn flush(&mut self) {
+        for host in 0..self.nodes.len() {
+            self.application(host);
+            while !self.down[host]
+                && let Some(packet) = self.nodes[host].poll_transmit(self.now, 0)
+            {
+                let payload = self.nodes[host].payload().to_vec();
+                self.send(packet, &payload);
+            }
+            self.application(host);
+        }
+    }
+
+    /// Runs until the job has ended for the master, or the time has come.
+    fn run(&mut self, until: Time) {
+        let mut rounds = 0;
+        loop {
+            rounds += 1;
+            assert!(rounds < 2_000_000, "no progress at {:?}", self.now);
+            self.flush();
+            if self.master().is_over() {
+                return;
+            }
+            let timers = (0..self.nodes.len()).filter(|host| !self.down[*host]);
+            let timer = timers.filter_map(|host| self.nodes[host].poll_timeout()).min();
+            let next = [self.flights.next_time(), timer].into_iter().flatten().min();
+            let Some(next) = next.filter(|next| *next <= until) else { return };
+            self.now = self.now.max(next);
+            while let Some((_, flight)) = self.flights.pop_due(self.now) {
+                match flight {
+                    Flight::Packet(packet, payload) => self.deliver(packet, &payload),
+                    Flight::Act(act) => self.act(act),
+                }
+            }
+            for host in 0..self.nodes.len() {
+                if !self.down[host] {
+                    self.nodes[host].expire(self.now);
+                }
+            }
+        }
+    }
+
+    /// Runs to the end. That each sum is right is checked when it is there; here, that all are.
+    fn run_to_end(&mut self, until: Time) {
+        self.run(until);
+        assert!(self.master().has_ended(), "{:?} at {:?}", self.attempts, self.now);
+        assert_eq!(self.attempts.last(), Some(&master::Event::Complete));
+        for worker in 0..self.job.workers {
+            for step in 0..self.job.vectors.steps {
+                let summed = self.summed.get(&(worker, step)).copied().unwrap_or(0);
+                assert!(summed >= 1, "step {step} at worker {worker}");
+            }
+        }
+    }
+
+    /// As [`World::run`], but each host has a turn only now and then.
+    fn run_in_turns(&mut self, until: Time, turns: Turns) {
+        let Turns { interval, handled, room } = turns;
+        let hosts = self.nodes.len();
+        let mut sockets = vec![VecDeque::new(); hosts];
+        for round in 0_u64.. {
+            self.now = Time::ZERO + Span::from_ticks(interval.ticks() / hosts as u64 * round);
+            if self.now > until || self.master().is_over() {
+                return;
+            }
+            while let Some((_, flight)) = self.flights.pop_due(self.now) {
+                match flight {
+                    Flight::Packet(packet, payload) if packet.dst == SWITCH => {
+                        self.deliver(packet, &payload);
+                    }
+                    Flight::Packet(packet, payload) => {
+                        let socket: &mut VecDeque<_> = &mut sockets[packet.dst.0 as usize];
+                        if socket.len() < room {
+                            socket.push_back((packet, payload));
+                        }
+                    }
+                    Flight::Act(act) => self.act(act),
+                }
+            }
+            let host = round as usize % hosts;
+            if self.down[host] {
+                sockets[host].clear();
+                continue;
+            }
+            let arrived = sockets[host].len().min(handled);
+            for (packet, payload) in sockets[host].drain(..arrived).collect::<Vec<_>>() {
+                self.deliver(packet, &payload);
+            }
+            self.nodes[host].expire(self.now);
+            self.application(host);
+            while let Some(packet) = self.nodes[host].poll_transmit(self.now, 0) {
+                let payload = self.nodes[host].payload().to_vec();
+                self.send(packet, &payload);
+            }
+            self.application(host);
+        }
+    }
+
+    fn switch_counts(&self) -> switch::Counters {
+        *self.switch.as_ref().unwrap().program().counts()
+    }
+}
+
+const fn seconds(n: u64) -> Time {
+    Time::ZERO.saturating_add(Span::from_secs(n))
+}
+
+const fn vectors(length: u64, format: Format) -> Vectors {
+    Vectors { length, format, steps: 3, elements: 16, pool: 8 }
+}

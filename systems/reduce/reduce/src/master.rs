@@ -1,0 +1,355 @@
+//! A master over a socket.
+
+use std::net::SocketAddr;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use rackweave_aggregation::Failure;
+use rackweave_aggregation::master::{Absence, Aggregation, Config, Event};
+use rackweave_aggregation::node::MasterSide;
+use rackweave_core::{HostId, Span, Time};
+use rackweave_linux::{Clock, random};
+use rackweave_wire::reduce::{Header, MAX_WORKERS, Operator};
+
+use crate::ReduceError;
+use crate::error::without;
+use crate::members::{MemberEvent, Waiting};
+use crate::moves::{Mover, Moves};
+use crate::net::{self, Attachment, Net};
+
+/// The configuration of a master.
+#[derive(Clone, Copy, Debug)]
+pub struct MasterConfig {
+    /// How this host is attached.
+    pub attachment: Attachment,
+    /// The number of the job, which master and workers share.
+    pub job: u16,
+    /// The number of workers, 1 to [`MAX_WORKERS`].
+    pub workers: u8,
+    /// How values of equal keys are combined.
+    pub operator: Operator,
+    /// The switch that adds up; `None`: the master does. Its number is that of [`rackweave_wire::reduce::number_of`].
+    pub aggregation: Option<Aggregation>,
+    /// Whether the job fails if the switch cannot be used; otherwise the master adds up instead.
+    pub requires_switch: bool,
+    /// How long the master waits for a worker that is silent.
+    pub patience: Span,
+    /// How long the master waits for all workers to join, from its start on.
+    pub join_within: Span,
+}
+
+impl MasterConfig {
+    /// A master of job 1 that adds up itself, with 30 s of patience, and 10 minutes for all workers to join.
+    #[must_use]
+    pub const fn new(listen: SocketAddr, workers: u8) -> Self {
+        Self {
+            attachment: Attachment::Udp(listen),
+            job: 1,
+            workers,
+            operator: Operator::Sum,
+            aggregation: None,
+            requires_switch: false,
+            patience: Span::from_secs(30),
+            join_within: Span::from_secs(600),
+        }
+    }
+}
+
+/// What a master reports while it runs.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum MasterEvent {
+    /// A worker has joined or left, or is waited for.
+    Member(MemberEvent),
+    /// All workers have joined, and begin to send.
+    Started {
+        /// The number of slots that the switch has granted, 0 without a switch.
+        slots: u32,
+        /// The number of ranges of keys that are sent one after the other.
+        epochs: u16,
+        /// The estimated number of distinct keys.
+        keys: u64,
+    },
+    /// The switch is not used, for this reason.
+    WithoutSwitch(String),
+    /// A worker, or the switch if there is no number, has lost its memory: the epochs that are not collected are sent again.
+    Repeated {
+        /// The worker's number.
+        worker: Option<u8>,
+    },
+    /// The sums of an epoch are there.
+    Collected {
+        /// The number of epochs that are there.
+        epochs: u16,
+        /// The number of all epochs.
+        of: u16,
+    },
+    /// Circuits have changed, and their ports are lit again.
+    Moved {
+        /// The number of changes so far.
+        changes: u64,
+    },
+    /// Circuits have not changed, for this reason. The job goes on.
+    NotMoved(String),
+}
+
+/// What a job has sent and what has reached the master.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Stats {
+    /// The pairs that the workers had, after their own combining: P.
+    pub sent: u64,
+    /// The pairs that reached the master as such: with a switch, those without a slot. Those that were sent again in another attempt count
+    /// again, here and below.
+    pub pairs: u64,
+    /// The sums that were fetched from the switch.
+    pub sums: u64,
+    /// Keys or values too large for a slot, which always go to the master.
+    pub records: u64,
+    /// The number of distinct keys: K. At least one pair for each of them reaches the master.
+    pub keys: u64,
+    /// Bytes of all messages that reached the master, from their IP headers on.
+    pub received_bytes: u64,
+    /// Datagrams that were dropped: no messages, or from hosts that are not listened to.
+    pub refused: u64,
+    /// Messages of another job, another attempt or another process than the job's.
+    pub stale: u64,
+    /// Attempts after the first.
+    pub restarts: u64,
+    /// The number of slots that the switch has granted; 0 if it was not used, or not to the end.
+    pub slots: u32,
+    /// The number of epochs.
+    pub epochs: u16,
+    /// The time from the start of the upload to the last sum.
+    pub upload: Span,
+    /// The number of changes of circuits in the middle of the job.
+    pub moves: u64,
+    /// The time for which the job was stopped for them, which `upload` includes.
+    pub stopped: Span,
+}
+
+impl Stats {
+    /// Returns the number of pairs, sums and records that reached the master.
+    #[must_use]
+    pub const fn reached(&self) -> u64 {
+        self.pairs + self.sums + self.records
+    }
+}
+
+/// The result of a job.
+#[derive(Clone, Debug)]
+pub struct Outcome {
+    /// All keys with their combined values, in the order of the keys' bytes.
+    pub totals: Vec<(Box<[u8]>, u64)>,
+    /// What was sent and received for it.
+    pub stats: Stats,
+}
+
+/// The master of a job, whose socket is bound.
+pub struct Master {
+    config: MasterConfig,
+    net: Net,
+}
+
+/// The machine, and when its driver has something else to do.
+struct Machine(MasterSide, Option<Time>);
+
+impl net::Machine for Machine {
+    fn handle(&mut self, now: Time, from: HostId, header: &Header, marked: bool, payload: &[u8]) {
+        self.0.handle(now, from, header, marked, payload);
+    }
+
+    fn handle_timeout(&mut self, now: Time) {
+        self.0.handle_timeout(now);
+    }
+
+    fn poll_timeout(&self) -> Option<Time> {
+        self.0.machine().poll_timeout().into_iter().chain(self.1).min()
+    }
+
+    fn poll(&mut self, now: Time) -> Option<(HostId, Header, &[u8])> {
+        self.0.poll(now)
+    }
+}
+
+impl std::fmt::Debug for Master {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Master").field("config", &self.config).finish_non_exhaustive()
+    }
+}
+
+impl Master {
+    /// Binds the socket.
+    ///
+    /// # Errors
+    /// If the address cannot be bound, or the configuration is impossible.
+    pub fn bind(config: MasterConfig) -> Result<Self, ReduceError> {
+        if !(1..=MAX_WORKERS).contains(&config.workers) {
+            return Err(ReduceError::Config(format!("a job has 1 to {MAX_WORKERS} workers")));
+        }
+        let has_switch = config.aggregation.is_some();
+        let net = Net::bind(config.attachment, has_switch, Clock::start())?;
+        Ok(Self { config, net })
+    }
+
+    /// Returns the address of the socket.
+    #[must_use]
+    pub const fn local_addr(&self) -> SocketAddr {
+        self.net.local_addr()
+    }
+
+    /// Collects the sums of all workers. Once `stop` is set, the job ends, and the workers hear of it.
+    ///
+    /// # Errors
+    /// See [`ReduceError`]; [`ReduceError::Interrupted`] after `stop`.
+    pub fn run(
+        self,
+        stop: &AtomicBool,
+        report: &mut dyn FnMut(MasterEvent),
+    ) -> Result<Outcome, ReduceError> {
+        self.run_to_end(stop, None, report)
+    }
+
+    /// As [`Master::run`], and changes circuits meanwhile. A change that is refused or not answered is reported as
+    /// [`MasterEvent::NotMoved`], and the job goes on.
+    ///
+    /// # Errors
+    /// As [`Master::run`].
+    pub fn run_with_moves(
+        self,
+        stop: &AtomicBool,
+        moves: Moves<'_>,
+        report: &mut dyn FnMut(MasterEvent),
+    ) -> Result<Outcome, ReduceError> {
+        self.run_to_end(stop, Some(Mover::new(moves)), report)
+    }
+
+    fn run_to_end(
+        self,
+        stop: &AtomicBool,
+        mut mover: Option<Mover<'_>>,
+        report: &mut dyn FnMut(MasterEvent),
+    ) -> Result<Outcome, ReduceError> {
+        let Self { config, mut net } = self;
+        let secrets = random();
+        let (host, workers) = (config.attachment.master_host(), config.workers);
+        let mut machine = Config {
+            operator: config.operator,
+            aggregation: config.aggregation,
+            probe: config.requires_switch,
+            ..Config::new(config.job, host, workers, secrets as u64, (secrets >> 64) as u64)
+        };
+        machine.members.give_up = config.patience;
+        machine.members.join_within = config.join_within;
+        let now = net.now();
+        let mut machine = Machine(MasterSide::new(machine, now), None);
+        let mut refused: Option<Absence> = None;
+        let mut waiting = Waiting::new(now);
+        while !machine.0.machine().is_over() {
+            net.turn_and_wait(&mut machine)?;
+            let side = &mut machine.0;
+            let now = net.now();
+            net.keep((0..workers).filter_map(|worker| side.machine().worker_host(worker)));
+            if stop.load(Ordering::Relaxed) {
+                side.interrupt(now);
+            }
+            if let Some(mover) = &mut mover {
+                mover.step(now, side, report);
+                machine.1 = mover.due(&machine.0, now);
+            }
+            let side = &mut machine.0;
+            while let Some(event) = side.poll_event() {
+                if let Event::WithoutSwitch(absence) = event
+                    && config.requires_switch
+                {
+                    refused = refused.or(Some(absence));
+                    side.interrupt(now);
+                }
+                // The job ends for this reason; what follows from it is no news.
+                if refused.is_some() {
+                    continue;
+                }
+                if let Some(event) = translated(event, side, &net, &config) {
+                    report(event);
+                }
+            }
+            if let Some(workers) = waiting.due(now, side.machine().missing())
+                && side.progress().outcome.is_none()
+            {
+                report(MasterEvent::Member(MemberEvent::Waiting { workers }));
+            }
+        }
+        // What was polled last is sent.
+        net.turn(&mut machine)?;
+        let Machine(side, _) = machine;
+        let progress = *side.progress();
+        match progress.outcome {
+            Some(Ok(())) => {}
+            Some(Err(failure)) => {
+                if let (Some(absence), Some(wanted)) = (refused, config.aggregation) {
+                    return Err(ReduceError::NoSwitch { switch: wanted.switch, absence });
+                }
+                return Err(explain(failure, &config, &side, &net));
+            }
+            None => return Err(ReduceError::Interrupted),
+        }
+        let counters = *side.machine().counters();
+        let upload = progress.ended.zip(progress.started);
+        let mut stats = Stats {
+            sent: side.announced(),
+            pairs: counters.pairs,
+            sums: counters.sums,
+            received_bytes: net.traffic.received_bytes,
+            refused: net.traffic.refused,
+            stale: counters.stale,
+            restarts: counters.restarts,
+            slots: progress.slots,
+            epochs: progress.epochs,
+            upload: upload.map_or(Span::ZERO, |(ended, started)| ended.since(started)),
+            moves: mover.as_ref().map_or(0, |mover| mover.made),
+            stopped: mover.as_ref().map_or(Span::ZERO, |mover| mover.stopped),
+            ..Stats::default()
+        };
+        let totals = side.into_totals();
+        stats.records = totals.records();
+        stats.sent += stats.records;
+        let totals = totals.into_sorted();
+        stats.keys = totals.len() as u64;
+        Ok(Outcome { totals, stats })
+    }
+}
+
+/// Returns an event of the machine in the words of the driver.
+fn translated(
+    event: Event,
+    side: &MasterSide,
+    net: &Net,
+    config: &MasterConfig,
+) -> Option<MasterEvent> {
+    Some(match event {
+        Event::Joined { worker } => {
+            let address = net.numbers.name(side.machine().worker_host(worker)?);
+            MasterEvent::Member(MemberEvent::Joined { worker, address })
+        }
+        Event::Left { worker } => MasterEvent::Member(MemberEvent::Left { worker }),
+        Event::Started { slots, epochs, keys } => MasterEvent::Started { slots, epochs, keys },
+        Event::WithoutSwitch(absence) => {
+            MasterEvent::WithoutSwitch(without(config.aggregation?.switch, absence))
+        }
+        Event::Discard { worker, .. } => MasterEvent::Repeated { worker },
+        Event::Drained { epoch } => {
+            MasterEvent::Collected { epochs: epoch + 1, of: side.machine().progress().0 }
+        }
+        _ => return None,
+    })
+}
+
+fn explain(failure: Failure, config: &MasterConfig, side: &MasterSide, net: &Net) -> ReduceError {
+    let gone = |worker, has_left| {
+        let host = side.machine().worker_host(worker);
+        net.gone(worker, host, has_left, config.patience)
+    };
+    match failure {
+        Failure::WorkerSilent { worker } => gone(worker, false),
+        Failure::WorkerLeft { worker } => gone(worker, true),
+        Failure::Interrupted => ReduceError::Interrupted,
+        other => ReduceError::Failed(other),
+    }
+}

@@ -1,0 +1,154 @@
+//! Vectors that workers add up over sockets of loopback, without a switch.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::channel;
+use std::thread::{Scope, ScopedJoinHandle};
+
+use rackweave_aggregation::vector::values::Values;
+use rackweave_core::Span;
+use rackweave_reduce::{
+    AllReduce, AllReduceConfig, Element, MemberEvent, ReduceError, VectorMaster,
+    VectorMasterConfig, VectorMasterEvent, VectorStats,
+};
+
+fn master(workers: u8, steps: u32) -> VectorMaster {
+    let config = VectorMasterConfig::new(SocketAddr::from(([127, 0, 0, 1], 0)), workers);
+    VectorMaster::bind(VectorMasterConfig { steps, ..config }).unwrap()
+}
+
+fn run<'scope>(
+    scope: &'scope Scope<'scope, '_>,
+    master: VectorMaster,
+    stop: &'scope AtomicBool,
+) -> ScopedJoinHandle<'scope, Result<VectorStats, ReduceError>> {
+    scope.spawn(move || master.run(stop, &mut |_| {}))
+}
+
+/// The vector of a worker for a step.
+fn vector<T: Element>(worker: u8, step: u32, of: impl Fn(u64) -> T) -> Vec<T> {
+    let seed = u64::from(worker) << 32 | u64::from(step) << 40;
+    (0..3_001).map(|index| of((seed + index).wrapping_mul(0x9e37_79b9_7f4a_7c15))).collect()
+}
+
+/// Adds up the vectors of five workers three times, and compares the sums with those by definition, bit for bit.
+fn sums<T: Element + std::fmt::Debug>(of: impl Fn(u64) -> T + Copy + Send + Sync) {
+    let (stop, master) = (AtomicBool::new(false), master(5, 3));
+    let address = master.local_addr();
+    std::thread::scope(|scope| {
+        let stats = run(scope, master, &stop);
+        for number in 0..5 {
+            scope.spawn(move || {
+                let config = AllReduceConfig::new(number, address);
+                let mut group = AllReduce::<T>::join(config, 3_001, Arc::default()).unwrap();
+                for step in 0..3 {
+                    assert_eq!((group.step(), group.steps()), (step, 3));
+                    let mut sum = vector(number, step, of);
+                    group.allreduce(&mut sum).unwrap();
+                    let all: Vec<_> = (0..5).map(|it| T::values(&vector(it, step, of))).collect();
+                    let all: Vec<_> = all.iter().collect();
+                    let expected = Values::sum(&all, 1024 / T::BYTES as u16).unwrap();
+                    assert!(T::values(&sum).is_same(&expected), "step {step} at {number}");
+                }
+                let mut more = vector(number, 3, of);
+                let error = group.allreduce(&mut more).unwrap_err().to_string();
+                assert_eq!(error, "the group adds up 3 vectors only");
+                group.finish().unwrap();
+            });
+        }
+        let stats = stats.join().unwrap().unwrap();
+        assert_eq!((stats.length, stats.steps, stats.by_switch), (3_001, 3, false));
+        assert!(stats.sums_here > 0 && stats.received_bytes > 5 * 3 * 3_001 * T::BYTES as u64);
+    });
+}
+
+#[test]
+fn integers_and_floats_are_added_up_bit_for_bit() {
+    sums(|random| random as i64);
+    sums(|random| (random as i64) as f32 / 2.0_f32.powi((random % 90) as i32));
+}
+
+#[test]
+fn mistakes_are_named() {
+    let (stop, master) = (AtomicBool::new(false), master(2, 1));
+    let address = master.local_addr();
+    let to = |number| AllReduceConfig::new(number, address);
+    let (send, events) = channel();
+    std::thread::scope(|scope| {
+        let stop = &stop;
+        let stats = scope.spawn(move || master.run(stop, &mut |event| send.send(event).unwrap()));
+        assert!(matches!(
+            AllReduce::<i64>::join(to(0), 0, Arc::default()),
+            Err(ReduceError::Config(_))
+        ));
+        let first = scope.spawn(move || {
+            let mut group = AllReduce::<i64>::join(to(0), 10, Arc::default()).unwrap();
+            let error = group.allreduce(&mut [1; 9]).unwrap_err().to_string();
+            assert_eq!(error, "the vectors of the group have 10 elements, and this one has 9");
+            let mut sum = [1; 10];
+            group.allreduce(&mut sum).unwrap();
+            assert_eq!(sum, [3; 10]);
+            group.finish().unwrap();
+        });
+        // Until the first worker has joined, another one would determine what the vectors are.
+        let joined = events.recv().unwrap();
+        let is_first =
+            matches!(joined, VectorMasterEvent::Member(MemberEvent::Joined { worker: 0, .. }));
+        assert!(is_first, "{joined:?}");
+        let error = AllReduce::<i64>::join(to(1), 11, Arc::default()).unwrap_err().to_string();
+        let expected = "have 10 elements of type i64, and that of this worker has 11 of type i64";
+        assert!(error.contains(expected), "{error}");
+        let error = AllReduce::<f32>::join(to(1), 10, Arc::default()).unwrap_err().to_string();
+        assert!(error.contains("has 10 of type f32"), "{error}");
+        let mut group = AllReduce::<i64>::join(to(1), 10, Arc::default()).unwrap();
+        group.allreduce(&mut [2; 10]).unwrap();
+        group.finish().unwrap();
+        first.join().unwrap();
+        stats.join().unwrap().unwrap();
+    });
+}
+
+#[test]
+fn a_worker_that_ends_early_is_replaced_and_one_that_waits_for_too_long_names_it() {
+    let (stop, master) = (AtomicBool::new(false), master(2, 3));
+    let address = master.local_addr();
+    let to = |number| AllReduceConfig::new(number, address);
+    std::thread::scope(|scope| {
+        let stats = run(scope, master, &stop);
+        let other = scope.spawn(move || {
+            let mut group = AllReduce::<i64>::join(to(1), 100, Arc::default()).unwrap();
+            group.allreduce(&mut [5; 100]).unwrap();
+            // It ends without the second and the third sum.
+        });
+        // The first two sums have this limit too, which a machine with much else to do must not exceed.
+        let within = AllReduceConfig { sum_within: Some(Span::from_secs(10)), ..to(0) };
+        let mut group = AllReduce::<i64>::join(within, 100, Arc::default()).unwrap();
+        let mut sum = [1; 100];
+        group.allreduce(&mut sum).unwrap();
+        assert_eq!(sum, [6; 100]);
+        other.join().unwrap();
+        let (done, waits) = channel::<()>();
+        let returned = scope.spawn(move || {
+            let mut group = AllReduce::<i64>::join(to(1), 100, Arc::default()).unwrap();
+            assert_eq!(group.step(), 1);
+            group.allreduce(&mut [7; 100]).unwrap();
+            // It does not add the third vector for as long as the other one waits.
+            waits.recv().unwrap_err();
+            let error = group.allreduce(&mut [7; 100]).unwrap_err();
+            assert!(matches!(error, ReduceError::Refused { .. }), "{error}");
+        });
+        let mut sum = [1; 100];
+        group.allreduce(&mut sum).unwrap();
+        assert_eq!(sum, [8; 100]);
+        let error = group.allreduce(&mut sum).unwrap_err().to_string();
+        assert_eq!(error, "there is no sum after 10 s: worker 1 has not sent its elements");
+        assert_eq!(sum, [8; 100]);
+        drop(group);
+        stop.store(true, Ordering::Relaxed);
+        let error = stats.join().unwrap().unwrap_err();
+        assert!(matches!(error, ReduceError::Interrupted), "{error}");
+        drop(done);
+        returned.join().unwrap();
+    });
+}
