@@ -38,7 +38,7 @@ use super::{PointWork, Testbed, TestbedError, space, worker};
 
 /// The time from when all workers have read the scenario to the start of the load. In it they bind their addresses and
 /// greet their peers. If it is too short on a busy machine, the workers are started again with four times as much.
-const HEAD_START: Span = Span::from_ms(1500);
+const HEAD_START: Span = Span::from_ms(500);
 /// The longest head start before the testbed gives up.
 const MAX_HEAD_START: Span = Span::from_secs(30);
 /// The additional time for each host.

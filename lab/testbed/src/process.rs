@@ -7,6 +7,7 @@ use std::sync::mpsc::Sender;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use rackweave_linux::sys::at_ordinary_priority;
 use rustix::process::{Pid, Signal, kill_process};
 
 use super::TestbedError;
@@ -128,12 +129,12 @@ impl Worker {
     /// Kills the process and waits for its end.
     pub(super) fn kill(&mut self) {
         let _ = self.child.kill();
-        let _ = self.child.wait();
+        let _ = at_ordinary_priority(|| self.child.wait());
     }
 
     /// Describes why the process ended, for an error message.
     pub(super) fn exit_report(&mut self) -> String {
-        let status = self.child.wait();
+        let status = at_ordinary_priority(|| self.child.wait());
         let stderr =
             self.stderr.lock().map(|kept| String::from_utf8_lossy(&kept).trim().to_owned());
         let stderr = stderr.unwrap_or_default();

@@ -3,6 +3,7 @@
 use rackweave_core::HostId;
 use rackweave_lab::scenario::{Nic, PointSpec};
 use rackweave_linux::netns::{self, Network, TcpSettings};
+use rackweave_linux::sys::at_ordinary_priority;
 use rackweave_transport::TransportConfig;
 
 use super::cleanup::RunEntry;
@@ -47,7 +48,7 @@ impl Space {
 impl Drop for Space {
     fn drop(&mut self) {
         // What cannot be removed stays in the journal, and the next run tries again.
-        let _ = netns::remove(&self.0.prefix);
+        let _ = at_ordinary_priority(|| netns::remove(&self.0.prefix));
     }
 }
 

@@ -1,6 +1,6 @@
-//! Crates depend only on crates of their own folder and of the folders below it. Their tests may need others.
+//! Crates depend only on crates of their own folder and of the folders below it, and no paper on another. Their tests may need others.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
 
@@ -44,21 +44,74 @@ fn dependencies(manifest: &str) -> (String, Vec<String>) {
     (package, found)
 }
 
-#[test]
-fn no_folder_depends_on_one_above_it() {
+/// The crates of this workspace, by their packages' names: their folders below the root, and the packages that they need.
+fn crates() -> BTreeMap<String, (PathBuf, Vec<String>)> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
-    let mut floors = BTreeMap::new();
-    let mut edges = Vec::new();
-    for (floor, folder) in FOLDERS.iter().enumerate() {
-        for manifest in manifests(&root.join(folder)) {
-            let (package, needed) = dependencies(&fs::read_to_string(&manifest).unwrap());
-            edges.extend(needed.into_iter().map(|needed| (package.clone(), needed)));
-            floors.insert(package, floor);
+    let of = |manifest: PathBuf| {
+        let (package, needed) = dependencies(&fs::read_to_string(&manifest).unwrap());
+        let folder = manifest.parent().unwrap().strip_prefix(&root).unwrap().to_owned();
+        (package, (folder, needed))
+    };
+    let crates: BTreeMap<_, _> =
+        FOLDERS.iter().flat_map(|folder| manifests(&root.join(folder))).map(of).collect();
+    for (package, (_, needed)) in &crates {
+        for needed in needed {
+            assert!(crates.contains_key(needed), "{package} needs {needed}, which is in no folder");
         }
     }
-    assert!(edges.len() > 50, "{}", edges.len());
-    for (package, needed) in edges {
-        let is_below = floors[&needed] <= floors[&package];
-        assert!(is_below, "{package} depends on {needed} of {}", FOLDERS[floors[&needed]]);
+    crates
+}
+
+/// The folders of all crates that one needs, and its own.
+fn closure(crates: &BTreeMap<String, (PathBuf, Vec<String>)>, package: &str) -> BTreeSet<PathBuf> {
+    let (folder, needed) = &crates[package];
+    let mut found: BTreeSet<_> = needed.iter().flat_map(|needed| closure(crates, needed)).collect();
+    found.insert(folder.clone());
+    found
+}
+
+#[test]
+fn no_folder_depends_on_one_above_it_and_no_paper_on_another() {
+    let crates = crates();
+    let floor = |folder: &Path| FOLDERS.iter().position(|floor| folder.starts_with(floor)).unwrap();
+    let mut edges = 0;
+    for (package, (folder, needed)) in &crates {
+        for needed in needed {
+            let below = &crates[needed].0;
+            edges += 1;
+            assert!(
+                floor(below) <= floor(folder),
+                "{package} needs {needed} of {}",
+                below.display()
+            );
+            // Kernel programs are those of all papers.
+            let paper = |folder: &Path| {
+                folder.strip_prefix("systems").ok()?.iter().next().map(ToOwned::to_owned)
+            };
+            if let (Some(own), Some(other)) = (paper(folder), paper(below)) {
+                assert!(own == other || own == "bpf", "{package} needs {needed} of another paper");
+            }
+        }
     }
+    assert!(edges > 50, "{edges}");
+}
+
+#[test]
+fn the_simulator_needs_no_hosts() {
+    let crates = crates();
+    for package in ["rackweave-lab", "rackweave-papers", "rackweave-sim"] {
+        let found = closure(&crates, package);
+        let hosts = found.iter().find(|folder| folder.starts_with("hosts"));
+        assert_eq!(hosts, None, "{package}");
+    }
+}
+
+#[test]
+fn stored_points_are_of_the_sources_of_all_crates_that_decide_them() {
+    let crates = crates();
+    let script = include_str!("../../../lab/lab/build.rs");
+    let start = script.find("const CRATES").unwrap();
+    let list = &script[start..start + script[start..].find("];").unwrap()];
+    let listed: BTreeSet<_> = list.split('"').skip(1).step_by(2).map(PathBuf::from).collect();
+    assert_eq!(listed, closure(&crates, "rackweave-lab"), "lab/lab/build.rs");
 }

@@ -36,6 +36,20 @@ fn every_seed_is_harmless() {
 }
 
 #[test]
+fn every_folder_of_seeds_has_a_program_for_the_fuzzer() {
+    let root: PathBuf = [env!("CARGO_MANIFEST_DIR"), "..", "..", "fuzz"].iter().collect();
+    let manifest = fs::read_to_string(root.join("Cargo.toml")).expect("the fuzzer's manifest");
+    let folders = fs::read_dir(root.join("corpus")).expect("the seeds").map(Result::unwrap);
+    let names: Vec<_> = folders.map(|it| it.file_name().into_string().unwrap()).collect();
+    assert!(names.len() > TARGETS.len(), "{names:?}");
+    for name in names {
+        assert!(manifest.contains(&format!("name = \"{name}\"\n")), "{name} is in no manifest");
+        let program = root.join("fuzz_targets").join(&name).with_extension("rs");
+        assert!(program.exists(), "{name} has no program");
+    }
+}
+
+#[test]
 fn every_target_has_a_program_for_the_fuzzer() {
     let root: PathBuf = [env!("CARGO_MANIFEST_DIR"), "..", "..", "fuzz"].iter().collect();
     let manifest = fs::read_to_string(root.join("Cargo.toml")).expect("the fuzzer's manifest");

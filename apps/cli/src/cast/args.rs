@@ -10,6 +10,7 @@ use rackweave_cast::sink::{Folder, FolderConfig, Handovers, Output, Sink, SinkEr
 use rackweave_cast::store::Cancel;
 use rackweave_core::{Bytes, Rate, Span};
 use rackweave_orca::host::Spread;
+use rackweave_orca::parity::MAX_CELLS;
 
 use super::fabric::RackArgs;
 use super::flow::fec_block;
@@ -73,7 +74,7 @@ pub(crate) struct SendArgs {
     #[arg(long, value_name = "NAME", default_value = "stdin")]
     pub(super) name: String,
     /// Directory of standard input for late receivers, in an unnamed file.
-    #[arg(long, value_name = "DIR", default_value = "/var/tmp")]
+    #[arg(long, value_name = "DIR", default_value = DEFAULT_SPOOL)]
     pub(super) spool: PathBuf,
     /// Bytes of standard input to keep, at least 2 MiB; reading pauses beyond (default: no limit).
     #[arg(long, value_name = "SIZE")]
@@ -88,9 +89,14 @@ pub(crate) struct SendArgs {
     #[arg(long, value_name = "PATH")]
     pub(super) socket: Option<PathBuf>,
     /// Seconds for which a silent receiver is invited again.
-    #[arg(long, value_name = "S", default_value_t = 10, value_parser = clap::value_parser!(u32).range(0..=86_400))]
+    #[arg(long, value_name = "S", default_value_t = DEFAULT_RETRY_S, value_parser = clap::value_parser!(u32).range(0..=86_400))]
     pub(super) retry: u32,
 }
+
+/// The default of `--spool`.
+const DEFAULT_SPOOL: &str = "/var/tmp";
+/// The default of `--retry`, in seconds.
+const DEFAULT_RETRY_S: u32 = 10;
 
 /// One value of `--to`.
 #[derive(Clone, Debug)]
@@ -184,7 +190,80 @@ impl SendArgs {
         if unicast && self.bind.port() != 0 {
             return Err(miette!("--method unicast opens several sockets: use --bind ADDR:0"));
         }
-        Ok(())
+        match (self.method, &self.socket) {
+            (MethodArg::Cast, None) => Ok(()),
+            (MethodArg::Cast, Some(_)) => self.carried_by(Way::Agent),
+            (MethodArg::Unicast, _) => self.carried_by(Way::Unicast),
+            (MethodArg::Tcp | MethodArg::Chain, _) => self.carried_by(Way::Tcp),
+        }
+    }
+
+    /// Refuses options that a way of sending does not carry out.
+    pub(super) fn carried_by(&self, way: Way) -> miette::Result<()> {
+        // A new option does not compile until it says here who carries it out.
+        let Self {
+            common,
+            files: _,
+            named: _,
+            to: _,
+            group: _,
+            expect: _,
+            method: _,
+            processes: _,
+            name: _,
+            spool,
+            spool_limit,
+            // They are given with --fabric.
+            controller: _,
+            timeout: _,
+            skip_special,
+            spread,
+            rate,
+            mtu,
+            bind,
+            fec,
+            socket,
+            retry,
+        } = self;
+        let (agent, tcp) = (way == Way::Agent, way == Way::Tcp);
+        let refused = [
+            ("--fabric", common.fabric.is_some() && !agent),
+            ("--skip-special", *skip_special && !agent),
+            ("--spread", spread.is_some() && !agent),
+            ("--rate", rate.is_some() && tcp),
+            ("--mtu", mtu.is_some() && tcp),
+            ("--bind", *bind != SocketAddr::from(([0; 4], 0)) && way != Way::Unicast),
+            ("--fec", *fec != MAX_CELLS && way != Way::Unicast),
+            ("--socket", socket.is_some() && !agent),
+            ("--retry", *retry != DEFAULT_RETRY_S),
+            ("--spool", spool.as_os_str() != DEFAULT_SPOOL),
+            ("--spool-limit", spool_limit.is_some()),
+        ];
+        match refused.iter().find(|(_, given)| *given) {
+            Some((option, _)) => Err(miette!("{option} has no effect {}", way.words())),
+            None => Ok(()),
+        }
+    }
+}
+
+/// Who sends, if it is not an engine of the command's own.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Way {
+    /// The agent of this host, which has its own settings.
+    Agent,
+    /// A copy for each receiver.
+    Unicast,
+    /// The kernel's TCP.
+    Tcp,
+}
+
+impl Way {
+    const fn words(self) -> &'static str {
+        match self {
+            Self::Agent => "when this host's agent sends: it has settings of its own",
+            Self::Unicast => "with --method unicast",
+            Self::Tcp => "with --method tcp or chain",
+        }
     }
 }
 

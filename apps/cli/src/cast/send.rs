@@ -14,7 +14,7 @@ use rackweave_orca::flow::ReceiverStatus;
 use rackweave_orca::host::Spread;
 use rackweave_wire::orca::{Reason, Session};
 
-use super::args::{MethodArg, SendArgs};
+use super::args::{MethodArg, SendArgs, Way};
 use super::flow::FlowArgs;
 use super::outcome::{Outcome, interruption, is_complete, state, why};
 use super::{agent_client, compare, diagnose, fabric};
@@ -158,6 +158,7 @@ fn send_to(args: &SendArgs, interrupted: &Interrupt) -> miette::Result<u8> {
         Ok(engine) => engine,
         Err(error) => {
             if let Some(path) = agent_client::fallback(&error) {
+                args.carried_by(Way::Agent)?;
                 return agent_client::send(args, &path, request, files, interrupted);
             }
             status(&format!("error: {error}\n"));

@@ -147,6 +147,28 @@ fn wrong_usage_and_silence_are_told_apart() {
         let output = rackweave(args).output().unwrap();
         assert_eq!(output.status.code(), Some(2), "{args:?}: {output:?}");
     }
+    // What the chosen way does not carry out is refused, and not left out without a word.
+    for (way, options) in [
+        (
+            &["--socket", "/no/such/agent"][..],
+            &["--fec=off", "--retry=3", "--bind=127.0.0.1:0", "--spool=/tmp", "--spool-limit=4M"][..],
+        ),
+        (&["--method", "unicast"], &["--socket=/no/such/agent", "--spread=unicast", "--retry=3"]),
+        (
+            &["--method", "tcp"],
+            &["--rate=1Gbps", "--mtu=1400", "--fec=off", "--socket=/x", "--skip-special"],
+        ),
+        (&["--method", "chain"], &["--bind=127.0.0.1:0", "--spread=multicast"]),
+    ] {
+        for option in options {
+            let base = ["send", path, "--to", "127.0.0.1", option];
+            let output = rackweave(&base).args(way).output().unwrap();
+            assert_eq!(output.status.code(), Some(2), "{way:?} {option}: {output:?}");
+            let message = String::from_utf8(output.stderr).unwrap();
+            let name = option.split('=').next().unwrap();
+            assert!(message.contains(&format!("{name} has no effect")), "{message}");
+        }
+    }
     let silent = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
     let nobody = free_address();
     let to = format!("{nobody},{}", silent.local_addr().unwrap());

@@ -24,5 +24,7 @@ pub use packet::{Frame, FrameBatch, PacketSocket, drops, set_buffers};
 pub use send_batch::SendBatch;
 pub use standard::{standard_input, standard_output};
 pub use tcp::{bind_late, disconnect, set_receive_low_water, unanswered_for};
-pub use timers::{set_ordinary_priority, set_realtime_priority, tighten_timers};
+pub use timers::{
+    at_ordinary_priority, set_ordinary_priority, set_realtime_priority, tighten_timers,
+};
 pub use udp::{Datagram, Path, ReceiveBatch, UdpSocket, route_to};

@@ -25,7 +25,7 @@ use super::frame::{
     Encapsulation, Rules, Unfit, finish_datagram, finish_frame, read_datagram, read_frame,
 };
 
-/// The list of `rackweave-lab`.
+/// The list of `rackweave-testbed`.
 type Systems = (Option<Orca>, Option<Swp2p>);
 
 const SERVER: HostId = HostId(0);
