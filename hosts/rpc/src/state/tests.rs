@@ -161,14 +161,15 @@ fn calls_of_one_poll_are_sent_in_batches() {
                 tokio::time::sleep(Duration::from_millis(20)).await;
                 let before = (sends(&client), sends(&server));
                 let mut calls = calls(&client, peer, CALLS);
-                // The first has no others to wait for, and the driver sends the last.
+                // The first has no others to wait for, and the driver sends the last. What the transport has to say of calls before may
+                // come between.
                 poll_fn(|cx| {
                     poll_all(&mut calls, cx);
                     Poll::Ready(())
                 })
                 .await;
                 tokio::task::yield_now().await;
-                assert!(sends(&client) - before.0 <= 1 + (CALLS - 1).div_ceil(MOST) as u64);
+                assert!(sends(&client) - before.0 <= 2 + (CALLS - 1).div_ceil(MOST) as u64);
                 for (n, call) in calls.into_iter().enumerate() {
                     assert_eq!(in_time(call).await.unwrap(), vec![n as u8; 100]);
                 }
