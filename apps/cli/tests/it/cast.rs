@@ -151,7 +151,8 @@ fn wrong_usage_and_silence_are_told_apart() {
     for (way, options) in [
         (
             &["--socket", "/no/such/agent"][..],
-            &["--fec=off", "--retry=3", "--bind=127.0.0.1:0", "--spool=/tmp", "--spool-limit=4M"][..],
+            &["--fec=off", "--retry=3", "--bind=127.0.0.1:0", "--spool=/tmp", "--spool-limit=4MiB"]
+                [..],
         ),
         (&["--method", "unicast"], &["--socket=/no/such/agent", "--spread=unicast", "--retry=3"]),
         (
