@@ -36,8 +36,9 @@ const LONGEST: usize = 200;
 /// - *Two processes*, one name: the second `open` is [`PartError::Busy`] while the first has the file, by an advisory lock that ends
 ///   with the process. File systems without locks do not refuse the second one. Parts of `create` never meet, and the target is that of
 ///   the last one to publish, whole in any case.
-/// - *Other programs* do not heed the lock. A part that was removed, renamed, replaced or cut is not published
-///   ([`PartError::Displaced`], [`PartError::Length`]). One that belongs to somebody else is not continued
+/// - *Other programs* do not heed the lock. A part that was removed, renamed or replaced, or that is too short in the end, is not
+///   published ([`PartError::Displaced`], [`PartError::Length`]). What they write into it meanwhile, or cut and is written again
+///   behind the cut, is not noticed: the bytes are not read once more. One that belongs to somebody else is not continued
 ///   ([`PartError::Foreign`]).
 ///
 /// Permission bits are the caller's: it sets them before `publish`, so that the target never has others, or afterwards, so that a part always has
@@ -103,10 +104,10 @@ impl From<PartError> for io::Error {
 }
 
 /// Returns whether an earlier attempt of this user can have left a file: it belongs to the user, so that nobody else writes to it
-/// meanwhile, and is empty or has the mode of an incomplete file and no second name.
+/// meanwhile, has no second name, and is empty or has the mode of an incomplete file.
 #[must_use]
 pub const fn is_incomplete(found: &Stat) -> bool {
-    found.is_own && (found.len == 0 || found.mode == INCOMPLETE && found.names == 1)
+    found.is_own && found.names == 1 && (found.len == 0 || found.mode == INCOMPLETE)
 }
 
 /// Returns the permission bits of a new file of this process.
@@ -121,7 +122,9 @@ pub fn new_mode() -> u32 {
 
 impl Part {
     /// Opens the file of this name with what an earlier attempt has left in it, or creates it, and locks it. With `is_known`, the
-    /// caller knows that an attempt has left it, whatever its attributes. The file has the mode of an incomplete one then.
+    /// caller knows that an attempt has left it, whatever its mode. One that belongs to somebody else or has a second name is then
+    /// replaced by an empty file: its owner may write to it, and its other name would change with it. The file has the mode of an
+    /// incomplete one afterwards.
     ///
     /// # Errors
     /// [`PartError::Busy`], [`PartError::Foreign`], or [`PartError::System`] if the name is that of no file or the system refuses.
@@ -140,7 +143,7 @@ impl Part {
             }
             other => other?,
         };
-        let part = Self { folder, name: name.to_owned(), file, is_temporary: false };
+        let mut part = Self { folder, name: name.to_owned(), file, is_temporary: false };
         if !part.file.lock() {
             return Err(PartError::Busy);
         }
@@ -148,9 +151,17 @@ impl Part {
         if !part.is_named() {
             return Err(PartError::Busy);
         }
-        let found = part.file.stat()?;
+        let mut found = part.file.stat()?;
         if !is_known && !is_incomplete(&found) {
             return Err(PartError::Foreign);
+        }
+        if !(found.is_own && found.names == 1) {
+            part.folder.remove(name)?;
+            part.file = part.folder.open(name, Open::Create)?;
+            if !part.file.lock() {
+                return Err(PartError::Busy);
+            }
+            found = part.file.stat()?;
         }
         if found.mode != INCOMPLETE {
             part.file.set_mode(INCOMPLETE)?;
@@ -322,6 +333,16 @@ mod tests {
         std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o444)).unwrap();
         let known = Part::open(open_existing(folder.path()).unwrap(), "x.part".as_ref(), true);
         assert_eq!(known.unwrap().file().stat().unwrap().len, 5);
+        // What has a second name is replaced, and not written: neither with content, nor empty.
+        let second = folder.path().join("second");
+        std::fs::hard_link(&path, &second).unwrap();
+        let known = Part::open(open_existing(folder.path()).unwrap(), "x.part".as_ref(), true);
+        write_all_at(known.unwrap().file(), b"new", 0).unwrap();
+        assert_eq!(std::fs::read(&second).unwrap(), b"other");
+        std::fs::remove_file(&path).unwrap();
+        std::fs::write(&second, "").unwrap();
+        std::fs::hard_link(&second, &path).unwrap();
+        assert!(matches!(part(folder.path()), Err(PartError::Foreign)), "empty, with another name");
         std::fs::remove_file(&path).unwrap();
         std::os::unix::fs::symlink("elsewhere", &path).unwrap();
         assert!(matches!(part(folder.path()), Err(PartError::System(_))), "links are not followed");

@@ -93,7 +93,7 @@ fn host(text: &str) -> Result<Vec<IpAddr>, String> {
     let found = (text.trim_matches(['[', ']']), 0).to_socket_addrs();
     let found = found
         .map_err(|_| format!("`{text}` is neither an IP address nor a resolvable host name"))?;
-    Ok(found.map(|address| address.ip()).collect())
+    Ok(found.map(|address| address.ip().to_canonical()).collect())
 }
 
 fn interface(text: &str) -> Result<Ipv4Addr, String> {

@@ -294,6 +294,33 @@ fn copies_from_several_senders_reach_all() {
 }
 
 #[test]
+fn overwriting_an_incomplete_file_changes_no_other_of_its_names() {
+    let folder = tempfile::tempdir().unwrap();
+    let source = folder.path().join("x");
+    std::fs::write(&source, content(300_000)).unwrap();
+    for (before, flags) in [("precious", &["--once", "--overwrite"][..]), ("", &["--once"])] {
+        let place = tempfile::tempdir_in(folder.path()).unwrap();
+        let other = place.path().join("other");
+        std::fs::write(&other, before).unwrap();
+        std::fs::hard_link(&other, place.path().join("x.part")).unwrap();
+        let mut receiver = Receiver::into(place.path(), flags);
+        let sent = rackweave(&["send", source.to_str().unwrap(), "--to", &receiver.address])
+            .output()
+            .unwrap();
+        assert_eq!(sent.status.success(), flags.len() == 2, "{sent:?}");
+        if flags.len() == 2 {
+            assert_eq!(receiver.child.wait().unwrap().code(), Some(0));
+            assert!(std::fs::read(place.path().join("x")).unwrap() == content(300_000));
+        } else {
+            receiver.child.kill().unwrap();
+            receiver.child.wait().unwrap();
+            assert!(!place.path().join("x").exists());
+        }
+        assert_eq!(std::fs::read_to_string(&other).unwrap(), before);
+    }
+}
+
+#[test]
 fn names_that_are_not_text_are_harmless() {
     use std::os::unix::ffi::OsStrExt as _;
     let folder = tempfile::tempdir().unwrap();
