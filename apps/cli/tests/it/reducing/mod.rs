@@ -196,6 +196,10 @@ impl Process {
         self.child.wait().unwrap();
     }
 
+    pub(super) fn has_ended(&mut self) -> bool {
+        self.child.try_wait().unwrap().is_some()
+    }
+
     /// Waits for the end; returns the exit code, and what it has said with words separated by single spaces.
     pub(super) fn end(&mut self) -> (i32, String) {
         let mut status = None;
