@@ -7,5 +7,6 @@ mod leverage_homa;
 mod parquet;
 mod pods;
 mod receiver_driven_sigcomm;
+mod recipes;
 mod scenario_errors;
 mod scenarios;
