@@ -10,7 +10,7 @@ use crate::cast::CastCommand;
 #[cfg(feature = "hosts")]
 use crate::chaos::ChaosArgs;
 use crate::compare::CompareArgs;
-use crate::generate::{CompletionsArgs, ManArgs};
+use crate::generate::{self, CompletionsArgs, ManArgs};
 #[cfg(feature = "hosts")]
 use crate::image::ImageCommand;
 #[cfg(feature = "hosts")]
@@ -105,7 +105,7 @@ pub(crate) enum Command {
     rackweave run my.toml --shard 3/8 --out out/shards; rackweave merge out/shards --out out/all")]
 pub(crate) struct RunArgs {
     /// Scenario file, `-` for standard input, or a built-in one (`rackweave list scenarios`).
-    #[arg(value_name = "SCENARIO.toml")]
+    #[arg(value_name = "SCENARIO.toml", add = generate::scenarios())]
     pub(crate) scenario: String,
     /// Set a key, replacing its value in the file, or a sweep over it.
     #[arg(long = "set", value_name = "KEY=VALUE")]
@@ -186,7 +186,7 @@ pub(crate) struct MergeArgs {
     Exit codes: 0 done, 1 ran and something failed, 2 wrong usage or file, or refused, 130 interrupted.")]
 pub(crate) struct TestbedArgs {
     /// Scenario file, or a built-in one (`rackweave list scenarios`).
-    #[arg(value_name = "SCENARIO.toml")]
+    #[arg(value_name = "SCENARIO.toml", add = generate::scenarios())]
     pub(crate) scenario: String,
     /// Make hosts UDP sockets on loopback: no root, no kernel TCP.
     #[arg(long)]
@@ -297,10 +297,10 @@ pub(crate) struct PaperArgs {
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct ListArgs {
-    /// What to list.
-    pub(crate) topic: TopicArg,
+    /// What to list. Default: the topics.
+    pub(crate) topic: Option<TopicArg>,
     /// Print the list as JSON.
-    #[arg(long)]
+    #[arg(long, requires = "topic")]
     pub(crate) json: bool,
 }
 
