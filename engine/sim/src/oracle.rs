@@ -8,8 +8,9 @@
 //! kinds of ports is not found by a greedy choice.
 //!
 //! Links between switches carry everything that hosts' links do. After its last byte has been sent, a message takes as long as on an
-//! idle path, so that a message that never waits has a slowdown of 1. (The choice is ours. In the study the packet with which a message
-//! is interrupted is cut in two, and the rest crosses the switches as a shorter packet, which takes less time: [`Rules::cut_packets`].)
+//! idle path, so that a message that never waits has a slowdown of 1. (Rackweave's choice. In the study the packet with
+//! which a message is interrupted is cut in two, and the rest crosses the switches as a shorter packet, which takes
+//! less time: [`Rules::cut_packets`].)
 
 use std::cmp::Reverse;
 use std::collections::{BTreeSet, BinaryHeap};
@@ -94,7 +95,7 @@ struct Oracle<'a> {
     timeline: Timeline,
     messages: Vec<Message>,
     free: Vec<u32>,
-    /// The number of messages so far, which orders those that are otherwise equal.
+    /// The number of messages so far, which orders otherwise equal ones.
     serial: u64,
     now: Time,
     due: BinaryHeap<Reverse<(Time, Due, u64, u32)>>,
@@ -628,9 +629,9 @@ mod tests {
     }
 
     proptest! {
-        /// Nothing is faster than its idle path; no host sends or receives more than its link carries; as long as there is
-        /// work for a pair of free ports, it is done (the schedule is a maximal matching), so that all ends by the sum of all
-        /// messages.
+        /// Nothing is faster than its idle path, and no host sends or receives more than its link carries. As long as
+        /// there is work for a pair of free ports, it is done (the schedule is a maximal matching). So all ends by the
+        /// sum of all messages.
         #[test]
         fn messages_keep_to_their_links(
             messages in proptest::collection::vec((0_u64..300, 0_u32..5, 1_u32..5, 1_u64..200_000), 1..40),

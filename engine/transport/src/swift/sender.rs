@@ -75,9 +75,9 @@ impl Outgoing {
         if !has_restarted {
             self.note(next, sack, packet, max_gaps);
         }
-        // After a probe nothing should be in flight. If the receiver misses packets then, its state is what counts (our choice):
-        // acknowledgements of it and of the one before its restart may together be of more than either has, and a late one of before
-        // this host's restart may have named a number that is now another packet's.
+        // After a probe nothing should be in flight. If the receiver misses packets then, its state is what counts (our
+        // choice). Acknowledgements of it and of the one before its restart may together be of more than either has. A
+        // late one of before this host's restart may have named a number that is now another packet's.
         let is_probed = core::mem::take(&mut self.probed) && answered.is_none();
         // A receiver that has all packets says so by another packet: these acknowledgements are of two receivers.
         let is_reset = has_restarted || is_probed || self.acked.prefix() >= self.packets;
@@ -305,7 +305,7 @@ impl Host {
         }
     }
 
-    /// Fails the messages to a dead peer of which nothing was sent. Those that were begun have timers.
+    /// Fails the unsent messages to a dead peer. Begun ones have timers.
     fn fail_unsent(&mut self, now: Time, index: u32) {
         let is_unsent = |slot: &u32| matches!(&self.exchanges.get(*slot).state, State::Sending(it) if it.sent_to == 0);
         let queue = &self.scheme.flow(index).queue;

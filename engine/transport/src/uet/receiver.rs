@@ -12,7 +12,7 @@ use crate::common::{Known, List, Pacer, State};
 /// Quanta whose time passes before the next PULL at the least, even if a PULL gives none (`docs/protocols/uet.md#uet-credit`).
 const MIN_PACED: u32 = 1024 / QUANTUM;
 
-/// A host's state as a receiver, besides its messages: those that get credit, each list in round-robin order.
+/// A host's state as a receiver, besides its messages: the messages that get credit, each list in round-robin order.
 #[derive(Debug, Default)]
 pub(super) struct Giving {
     /// EQDS: messages with packets to be retransmitted, which come first (`docs/protocols/uet.md#eqds-pulls`).
@@ -173,9 +173,10 @@ impl Incoming {
         }
     }
 
-    /// Takes note of what the sender asks for; returns whether it wants credit: with EQDS if it asks for more than it had asked for,
-    /// even if it got more than that while nobody else wanted credit (`docs/protocols/uet.md#eqds-pulls`), otherwise if it asks for more than
-    /// it got. An honest sender asks for a window at most, beyond what it has got.
+    /// Takes note of what the sender asks for; returns whether it wants credit. With EQDS it does if it asks for more
+    /// than it had asked for, even if it got more than that while nobody else wanted credit
+    /// (`docs/protocols/uet.md#eqds-pulls`). Otherwise it does if it asks for more than it got. An honest sender asks
+    /// for a window at most, beyond what it has got.
     fn asked_for(&mut self, target: u32, window: u32, credit: Credit) -> bool {
         let before = self.target;
         self.target = before.max(target.min(self.pull.saturating_add(window)));

@@ -1,8 +1,8 @@
 //! Orca's packets: data with labels, and the control packets of hosts, agents, switches and the controller.
 //!
 //! Labels are those of the evaluation (sections III.C and IV.B; widths follow from the topology), and so are the packets of
-//! agents and switches, whose types the authors' code defines (`docs/protocols/orca.md#orca-packets`). Offsets, status reports and
-//! joining are ours, since the paper has no recovery.
+//! agents and switches, whose types the authors' code defines (`docs/protocols/orca.md#orca-packets`). Offsets, status
+//! reports and joining are Rackweave's: the paper has no recovery.
 //!
 //! ```text
 //!  0: 0xC0 | kind
@@ -15,9 +15,9 @@
 //!
 //! - Kinds: 1 data with the pilot label, 2 with the rack label, 3 with none; 4 control for the rack's active agent,
 //!   6 [`Body::SetActive`], 7 [`Body::Ping`], 8 [`Body::Pong`], 9 [`Body::Sync`], 10 [`Body::SyncDone`], 5 other control.
-//! - Flags: 0x80 the check was made with a key, 0x40 repair, 0x20 end, 0x10 parity (then the payload begins with its
-//!   index, data and parity packets of the block, each one byte, and two bytes of the last packet's length; they are clear
-//!   in a sealed packet too), 0x08 the payload is sealed under the session's key, see [`associated`].
+//! - Flags: 0x80 the check was made with a key, 0x40 repair, 0x20 end, 0x10 parity, 0x08 the payload is sealed under
+//!   the session's key, see [`associated`]. A parity's payload begins with its index, data and parity packets of the
+//!   block, each one byte, and two bytes of the last packet's length; they are clear in a sealed packet too.
 //! - Control has a label of one word, zero. Its body: sender (4 bytes), destination (4), tag (1), fields. So without a
 //!   key the tag is at byte 28, and `SetActive`'s rack, agent and epoch are at 29, 31 and 32.
 //!
@@ -207,8 +207,8 @@ pub enum Body {
     /// A host joins a session, for the first time, late or again.
     Join {
         /// A number that differs for each start of the receiver. One that it has repeated belongs to the same receiver; a new
-        /// one shows that the host was restarted, even if it needs no byte below those that its rack's agent has reported. The
-        /// evaluation has no such number; it is our addition.
+        /// one shows that the host was restarted, even if it needs no byte below the ones that its rack's agent has
+        /// reported. The evaluation has no such number; it is Rackweave's addition.
         incarnation: u32,
         /// The identity of the stream to which it was invited, or which it has received in part.
         stream: u128,

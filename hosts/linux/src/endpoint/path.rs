@@ -1,11 +1,12 @@
 //! The MTU of the path to a peer: whether long datagrams arrive, and how long ones that do may be.
 //!
 //! The kernel learns a smaller MTU from ICMP and then divides datagrams itself; where no such message comes (a bridge, a tunnel, a
-//! firewall), long datagrams vanish while short ones arrive, and a call would fail only by its deadline. This is packetization layer path MTU
-//! discovery (RFC 8899) with padded probes: while long datagrams are sent, their length is confirmed by a probe now and then, and if
-//! probes of it do not arrive and shorter ones do, a black hole is detected (RFC 8899, section 4.3). From then on longer
-//! datagrams are sent in fragments ([`super::fragments`]). The two lengths of fragments stand in for a search (section 5.3): a datagram is
-//! divided evenly, so that an exact MTU would rarely save one. Lengths are those of UDP payload.
+//! firewall), long datagrams vanish while short ones arrive, and a call would fail only by its deadline. This is
+//! packetization layer path MTU discovery (RFC 8899) with padded probes. While long datagrams are sent, their length is
+//! confirmed by a probe now and then. If probes of it do not arrive and shorter ones do, a black hole is detected (RFC
+//! 8899, section 4.3). From then on longer datagrams are sent in fragments ([`super::fragments`]). The two lengths of
+//! fragments stand in for a search (section 5.3): a datagram is divided evenly, so that an exact MTU would rarely save
+//! one. Lengths are those of UDP payload.
 
 use rackweave_core::{Span, Time};
 use smallvec::SmallVec;
@@ -17,8 +18,8 @@ const LEVELS: [usize; 2] = [1200, 508];
 /// Datagrams of at most this length are never divided, and cause no probes.
 pub(super) const SMALL: usize = LEVELS[1];
 
-/// How long the first round of probes waits for a reply, and the longest one; each round waits twice as long as the previous one. The
-/// values are ours: a data center's round trip, and a process that waits for a processor.
+/// How long the first round of probes waits for a reply, and the longest one; each round waits twice as long as the
+/// previous one. The values are Rackweave's: a data center's round trip, and a process that waits for a processor.
 const ROUND: (Span, Span) = (Span::from_ms(20), Span::from_ms(320));
 
 /// After this many rounds a length counts as lost (`MAX_PROBES` of RFC 8899, section 5.1.2, is 3; with one more a black
@@ -32,7 +33,7 @@ const MOST_ROUNDS: u32 = 8;
 /// that changes must be noticed before transports take the peer for silent, after 1.5 s.
 const CONFIRM: Span = Span::from_ms(500);
 
-/// The interval between attempts to send longer datagrams again (`PMTU_RAISE_TIMER`, of which RFC 8899 has 600 s).
+/// The interval between attempts to send longer datagrams again (`PMTU_RAISE_TIMER`; 600 s in RFC 8899).
 const RAISE: Span = Span::from_secs(10);
 
 /// A probe to be sent: its number and its length.

@@ -1,9 +1,9 @@
 //! Line charts as SVG text.
 //!
-//! It does not use a plotting crate. `plotters`, the best maintained one, rounds coordinates to whole pixels, writes
-//! colours and fonts into every element, so that a page's light and dark styles cannot affect them, draws a dashed line
-//! as one element per dash, and supports neither gaps in a line nor ticks by unit. Only one kind of chart is needed
-//! here.
+//! It does not use a plotting crate. `plotters`, the best maintained one, rounds coordinates to whole pixels. It writes
+//! colours and fonts into every element, so that a page's light and dark styles cannot affect them. It draws a dashed
+//! line as one element per dash, and supports neither gaps in a line nor ticks by unit. Only one kind of chart is
+//! needed here.
 //!
 //! A chart has one of two themes. Inside a page, the style sheet colours the classes; a separate file has its own
 //! style, for a white background (an image in a README).
@@ -481,7 +481,7 @@ fn clear<'a>(marks: impl Iterator<Item = &'a (f64, String)>, map: Map, character
     true
 }
 
-/// Returns the marks whose names can be read: all, every second one, or those that have room.
+/// Returns the marks whose names can be read: all, every second one, or the ones that have room.
 fn readable(marks: &[(f64, String)], map: Map) -> Vec<&(f64, String)> {
     for stride in [1, 2] {
         if clear(marks.iter().step_by(stride), map, CHARACTER) {

@@ -1,18 +1,19 @@
-//! The directory of chunks: which client has which chunk of which image, which clients are about to have one, and
-//! the choice of a holder for a request.
+//! The directory of chunks: which clients have each chunk of each image, which clients are about to have one, and the
+//! choice of a holder for a request.
 //!
 //! The switch program and a server without a switch's help use the same directory. Its state is soft: clients refresh
 //! it with reports, and a directory that has lost everything is complete again after one report of each client.
 //!
 //! - *Holders* have reported a chunk (SWP2P's chunk availability database).
-//! - *Pending holders* have asked for a chunk, and the request was passed to the server or to a holder. The choice is
-//!   ours: a request that is redirected to a pending holder waits there until the chunk has arrived, so that clients
+//! - *Pending holders* have asked for a chunk, and the request was passed to the server or to a holder. Rackweave's
+//!   choice: a request that is redirected to a pending holder waits there until the chunk has arrived, so that clients
 //!   which start together do not each fetch the chunk from the server.
 //! - *Load* is the number of requests that were redirected to a holder and not yet covered by a report of the requester.
 //!
 //! - *Accusations*: who has received a damaged chunk is not sent to its holder again, and if two clients say so, nobody is, for
-//!   [`Config::accusation`]. For others, only what a client says counts that has reported chunks which it had requested, and about at most two
-//!   holders at a time, so that two clients that lie leave out at most two honest holders, for as long as they go on lying.
+//!   [`Config::accusation`]. For others, only what a client says counts that has reported chunks which it had
+//!   requested, and about at most two holders at a time. So two clients that lie leave out at most two honest holders,
+//!   for as long as they go on lying.
 //! - *Late holders*: a request that is repeated reports that its holder was silent. The requester is not sent there for a time that doubles
 //!   ([`Config::late`]), until a report covers a request that was. It is not held against a holder by others: whoever lies
 //!   about a holder loses it for itself.

@@ -1,5 +1,5 @@
-//! SWP2P: clients of an image serve chunks to each other while they receive, and switches (or the server) redirect requests
-//! to those that have the chunks (`docs/protocols/swp2p.md#swp2p`).
+//! SWP2P: clients of an image serve chunks to each other while they receive, and switches (or the server) redirect
+//! requests to clients that have the chunks (`docs/protocols/swp2p.md#swp2p`).
 //!
 //! ```text
 //!  Client                         switch                        Server
@@ -19,10 +19,11 @@
 //! can redirect a request without either end noticing, and the requester verifies a chunk before it counts, is reported,
 //! or is served.
 //!
-//! What the slides leave open is our choice, and documented where it is decided: the cadence of reports
-//! ([`client::Config::report_every`]), the form of a batch, how clients learn their number, the load of holders
-//! ([`super::directory`]), what a holder without a chunk does ([`client`]), when a request is repeated, and how long a client stays
-//! ([`client::Config::linger`]).
+//! What the slides leave open is our choice, and documented where it is decided:
+//!
+//! - the cadence of reports ([`client::Config::report_every`]), the form of a batch, and when a request is repeated;
+//! - how clients learn their number, and how long a client stays ([`client::Config::linger`]);
+//! - the load of holders ([`super::directory`]), and what a holder without a chunk does ([`client`]).
 
 pub mod client;
 pub mod node;
@@ -36,7 +37,7 @@ use rackweave_wire::frisbee::Body;
 
 pub use serve::{ChunkOf, Send, Serve};
 
-/// The priority of control messages in each switch; chunks have the lowest. The choice is ours: a request shares the queue of
+/// The priority of control messages in each switch; chunks have the lowest. Rackweave's choice: a request shares the queue of
 /// its holder's link with the chunks that are sent there, and TCP fills that queue until packets are dropped. Every lost
 /// request costs its timeout, of at least a second.
 pub const CONTROL_PRIORITY: u8 = 7;

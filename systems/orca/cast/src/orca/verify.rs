@@ -43,8 +43,9 @@ pub(super) const MAX_HASHES: usize = 6;
 /// sender for long.
 const FRESH_HASHES: usize = 2;
 
-/// The bytes that a sender reads for the hashes of one receiver, beside [`READ_FACTOR`] times its stream. A receiver whose requests are
-/// lost, or that starts again, needs some bytes more than once; one that asks for the same bytes without end is answered no more.
+/// The bytes that a sender reads for the hashes of one receiver, in addition to [`READ_FACTOR`] times its stream. A
+/// receiver whose requests are lost, or that starts again, needs some bytes more than once; one that asks for the same
+/// bytes without end is answered no more.
 const READ_MORE: u64 = 64 << 20;
 const READ_FACTOR: u64 = 4;
 
@@ -65,16 +66,17 @@ const RETRY_MAX: Span = Span::from_ms(500);
 /// The time before the next request after an answer without hashes.
 const PAUSE: Span = Span::from_ms(2);
 
-/// The time after which a receiver that has verified all that it has, and does not need another hash, tells its sender so, by a request for
-/// no bytes; at the end of the stream too, where its disk may take longer than the sender has patience. Until then the sender's source
-/// keeps what the receiver may still have to ask for. Much shorter than the time for which a receiver may be silent, and so long that a
-/// stream under way needs none.
+/// The time after which a receiver that has verified all that it has, and does not need another hash, tells its sender
+/// so, by a request for no bytes. It does so at the end of the stream too, where its disk may take longer than the
+/// sender has patience. Until then the sender's source keeps what the receiver may still have to ask for. Much shorter
+/// than the time for which a receiver may be silent, and so long that a stream under way needs none.
 const ACK_AFTER: Span = Span::from_ms(100);
 
-/// A session in which packets that count as replays have brought more than [`STALLED_SHARE`] times the bytes that have become readable,
-/// for this long and in this many packets, is taken for one in which another receiver has used later numbers of packets than the sender.
-/// Networks duplicate packets, but not all of them as often and for this long. Progress does not begin the count again: that receiver
-/// could send a few of the right bytes now and then. The values are our choice.
+/// Another receiver is taken to have used later numbers of packets than the sender if packets that count as replays
+/// dominate a session. They do if they have brought more than [`STALLED_SHARE`] times the bytes that have become
+/// readable, for this long and in this many packets. Networks duplicate packets, but not all of them as often and for
+/// this long. Progress does not begin the count again: that receiver could send a few of the right bytes now and then.
+/// The values are our choice.
 const STALLED_AFTER: Span = Span::from_ms(500);
 const STALLED_REPLAYS: u32 = 64;
 const STALLED_SHARE: u64 = 4;
@@ -196,8 +198,8 @@ pub struct HashCache {
 }
 
 impl HashCache {
-    /// Answers a request for hashes of a stream of which the bytes below `available` can be read, and which ends there if `ended`. At most
-    /// `may_read` bytes are read, which becomes less by what was read. An error has shortened the answer.
+    /// Answers a request for hashes of a stream. Its bytes below `available` can be read; if `ended`, it ends there.
+    /// Reads at most `may_read` bytes, and subtracts from it what was read. An error has shortened the answer.
     pub fn answer(
         &mut self,
         source: &mut dyn Source,
@@ -260,8 +262,8 @@ fn hash_of(source: &mut dyn Source, piece: Range<u64>) -> Result<[u8; 32], (Sour
     while at < piece.end {
         let len = READ.min(piece.end - at);
         bytes.clear();
-        // The read that fails counts in full, or else a receiver could ask without end for what cannot be read yet, each time of which
-        // may make the source work.
+        // The read that fails counts in full, or else a receiver could ask without end for what cannot be read yet.
+        // Each time may make the source work.
         let failed = |error| (error, at - piece.start + READ);
         source.read(at, len as usize, &mut bytes).map_err(failed)?;
         bytes.iter().for_each(|bytes| {
@@ -311,7 +313,7 @@ pub struct Verifier {
     acknowledged: u64,
     /// When bytes were last verified.
     verified_at: Time,
-    /// The end of the last request of which nothing was there yet.
+    /// The end of the last request whose answer had no hash yet.
     in_vain_upto: u64,
     /// When the next request may be sent.
     not_before: Time,
@@ -326,7 +328,7 @@ pub struct Verifier {
 struct Replays {
     /// The offset below which bytes were readable when they were last counted.
     readable: u64,
-    /// The bytes in such packets, less [`STALLED_SHARE`] times those that have become readable.
+    /// The bytes in such packets, minus [`STALLED_SHARE`] times the bytes that have become readable.
     excess: u64,
     /// When there was last no excess, and the packets since.
     since: Time,
@@ -571,8 +573,8 @@ impl Verifier {
         self.verified
     }
 
-    /// Counts a packet whose tag was right, with this many bytes of data of which some are missing, that was dropped because its number was
-    /// used before, or is far below the latest one.
+    /// Counts a packet that was dropped because its number was used before, or is far below the latest one. Its tag was
+    /// right, and it has this many bytes of data, some of them missing.
     pub const fn on_replay(&mut self, bytes: u64) {
         self.replays.on_replay(bytes);
     }

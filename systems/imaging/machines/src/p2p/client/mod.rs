@@ -1,11 +1,12 @@
 //! A client: requests chunks in the order of its index, verifies and reports them, serves them to others, and stays for a
 //! while after it has them all.
 //!
-//! - *Requests*: as many chunks as [`Config::outstanding`] are on request at a time, in batches. A chunk is requested again when
-//!   none has arrived for a timeout: that of RFC 6298, computed over the times between request and chunk, at most twice the
-//!   smoothed time, and at least [`Config::retry`]; or, although others arrive, when these are four times as many as were on request. The
-//!   number of tries is in the request, by which a directory chooses another holder. Frisbee's fixed delay of 1 s would repeat each request where a
-//!   chunk takes longer than that.
+//! - *Requests*: as many chunks as [`Config::outstanding`] are on request at a time, in batches. A chunk is requested
+//!   again when none has arrived for a timeout. It is that of RFC 6298, computed over the times between request and
+//!   chunk, at most twice the smoothed time, and at least [`Config::retry`]. Although others arrive, a chunk is also
+//!   requested again when these are four times as many as were on request. The number of tries is in the request, by
+//!   which a directory chooses another holder. Frisbee's fixed delay of 1 s would repeat each request where a chunk
+//!   takes longer than that.
 //! - *Serving*: a request for a chunk that is itself on request waits for it; one for any other chunk is returned to the
 //!   server through the switch ([`Body::Return`]), which thereby learns that the chunk is not here. SWP2P's slides do not
 //!   say what happens to it; in LMS a replier returns it likewise. A switch may send the return to another client, which serves
@@ -205,8 +206,8 @@ const LAST_RETURNS: Span = Span::from_ms(200);
 const LAST_SENDS: Span = Span::from_secs(5);
 /// A client fails after this many damaged chunks from the server itself.
 const DAMAGED_BY_SERVER: u32 = 3;
-/// Chunks of one request that are considered; a requester repeats the rest. One forged packet must not lead to thousands of chunks. The
-/// choice is ours: that of the program in the kernel.
+/// Chunks of one request that are considered; a requester repeats the rest. One forged packet must not lead to
+/// thousands of chunks. Rackweave's choice, the same as in the kernel's program.
 const MOST_ASKED: u16 = 64;
 /// The longest name of an image.
 const MOST_NAME: usize = u8::MAX as usize;
@@ -281,7 +282,7 @@ impl Client {
         self.written.len()
     }
 
-    /// Returns whether chunks are not requested because those that are here must be written first.
+    /// Returns whether chunks are not requested because arrived ones must be written first.
     #[must_use]
     pub fn is_behind_disk(&self) -> bool {
         let unwritten = self.have.len() - self.written.len();
