@@ -170,8 +170,8 @@ impl Difference {
         measures.filter(|measure| measure.finding == finding).count()
     }
 
-    /// Returns whether the results are the same as far as can be said: both complete, with the same points and measures, and no measure
-    /// that differs, or of which that is not known.
+    /// Returns whether the results are the same as far as can be said: both complete, with the same points and
+    /// measures, and no measure that differs, or may differ.
     #[must_use]
     pub fn is_none(&self) -> bool {
         let differs = |finding| self.count(finding) > 0;
@@ -205,7 +205,7 @@ fn pairs(
     points
 }
 
-/// Returns the name of a point: its label, and the values that are swept beside the transport.
+/// Returns the name of a point: its label, and the values that are swept in addition to the transport.
 fn name_of(label: &str, set: &Map<String, Value>) -> String {
     let others = set.iter().filter(|(key, _)| *key != "transport.name");
     let others = others.map(|(key, value)| {
@@ -226,7 +226,7 @@ fn compare(a: &Group, b: &Group, all: bool) -> Point {
     let (mut measures, mut incomplete) = (Vec::new(), Vec::new());
     for name in names.into_iter().filter(|name| is_shown(name)) {
         match (a.measures.get(name), b.measures.get(name)) {
-            // Values that are missing in the same runs of both, beside equal ones, are no difference.
+            // Values that are missing in the same runs of both, next to equal ones, are no difference.
             (Some(x), Some(y)) if (x.len() == a.runs && y.len() == b.runs) || is_equal(x, y) => {
                 measures.push(measure(name.clone(), x, y));
             }

@@ -377,7 +377,7 @@ impl Collector {
         self.under_way == 0 && (self.limit.is_some() || self.active_hosts == 0)
     }
 
-    /// Number of measured messages of the first stream (`u64::MAX` if unknown), and of those that have ended.
+    /// Numbers of measured messages (`u64::MAX` if unknown) and of ended messages of the first stream.
     #[must_use]
     pub fn progress(&self) -> (u64, u64) {
         let started = self.started.min(self.config.wanted);

@@ -143,7 +143,7 @@ fn latency(points: &[PointResult], winner: &str) -> Option<String> {
     Some(format!("The p99 latency over all sizes is lowest with {leaders}{loss}."))
 }
 
-/// Says with what a stream beside the measured messages has its lowest slowdown.
+/// Says with what a background stream has its lowest slowdown.
 fn beside(points: &[PointResult], nth: usize, winner: Option<&str>) -> Option<String> {
     let measure = |point: &PointResult| {
         let stream = &point.summary.background[nth];
@@ -184,7 +184,7 @@ const fn has_p99(stream: &StreamSummary) -> bool {
     counts.failed == 0 && counts.completed > 0 && counts.unfinished * 100 <= counts.started
 }
 
-/// Names a stream beside the measured messages at the beginning of a sentence.
+/// Names a background stream at the beginning of a sentence.
 fn stream_name(points: &[PointResult], nth: usize) -> String {
     let streams = &points[0].summary.background;
     let StreamSummary { arrivals, label, .. } = &streams[nth];

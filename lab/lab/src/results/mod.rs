@@ -153,10 +153,10 @@ pub struct PointSummary {
     pub peak_packets: u64,
     /// The number of messages whose bytes were verified.
     pub verified_messages: u64,
-    /// The results of the streams beside the measured one.
+    /// The results of the background streams.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub background: Vec<StreamSummary>,
-    /// The messages of the measured stream and of those beside it together; `None` with one stream.
+    /// The messages of the measured stream and of the background streams together; `None` with one stream.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub all_streams: Option<StreamSummary>,
     /// The results that only a kind of workload has, as an object of its name: `cast`, `image`, ...
@@ -187,7 +187,7 @@ pub struct PointFailure {
     pub arguments: Vec<String>,
 }
 
-/// The results of a stream beside the measured one.
+/// The results of a background stream.
 #[derive(Clone, Debug, Deserialize, Serialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct StreamSummary {
