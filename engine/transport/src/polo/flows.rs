@@ -131,7 +131,7 @@ impl Host {
         self.update_wanting(slot);
     }
 
-    /// Updates whether the flow is among those that need driving packets, and among those that wait for one.
+    /// Updates whether the flow needs driving packets, and whether it waits for one with none outstanding.
     pub(super) fn update_wanting(&mut self, slot: u32) {
         let exchange = self.exchanges.get(slot);
         let State::Receiving(incoming) = &exchange.state else { return };

@@ -379,8 +379,8 @@ fn given_cutoffs(place: Place<'_>, edges: &[Size32], levels: u8) -> Result<homa:
     })
 }
 
-/// Returns the sizes of all messages that the transport carries, with their weights: those that a host meets which receives all
-/// streams. (Rackweave's choice: the module's receivers each measure what they receive, here all hosts have the same cutoffs.)
+/// Returns the sizes of all messages that the transport carries, with their weights: the mix that a host meets which receives all
+/// streams. (Rackweave's choice: the module's receivers measure what each receives, and here all hosts have the same cutoffs.)
 fn sizes(carried: Carried<'_>, fabric: &Fabric) -> Vec<(u32, f64)> {
     if let [workload] = carried.all {
         return sizes_of(workload);
