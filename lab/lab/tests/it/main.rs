@@ -1,6 +1,7 @@
 //! Scenarios, their runs, and the documents about them.
 
 mod docs;
+mod examples;
 mod homa_sigcomm;
 mod leverage_homa;
 #[cfg(feature = "parquet")]
