@@ -26,7 +26,7 @@ messages = 5_000
 transport.name = ["homa", "dctcp"]
 "#;
 
-pub fn main() {
+pub(crate) fn main() {
     // As `--set` on the command line: the text stays one scenario, and the program chooses what varies.
     let sets = ["sweep.workload.load=[0.3, 0.6, 0.8]".to_owned()];
     let scenario = Scenario::parse("sweep.toml", SCENARIO, Path::new("."), &sets, None)

@@ -80,8 +80,8 @@ fn similar(path: &Path) -> Option<String> {
     let built_in = builtin::SCENARIOS.iter().map(|scenario| scenario.name);
     let known: Vec<&str> = files.iter().map(String::as_str).chain(built_in).collect();
     // Whoever forgets the ending, or adds one to the name of a built-in scenario, means the same name.
-    let stem = named.strip_suffix(".toml").unwrap_or(&named);
-    let near = [named.as_ref(), stem, &format!("{named}.toml")]
+    let stem = path.file_stem().unwrap_or_default().to_string_lossy();
+    let near = [named.as_ref(), &stem, &format!("{named}.toml")]
         .into_iter()
         .find_map(|name| crate::error::nearest(name, known.iter().copied()));
     near.map(str::to_owned)
