@@ -9,7 +9,7 @@ use rackweave_lab::command_line;
 pub(crate) use rackweave_lab::command_line::quoted;
 use rackweave_lab::output::OutputDir;
 use rackweave_lab::report::table::Style;
-use rackweave_lab::results::PointFailure;
+use rackweave_lab::results::{PointFailure, Weight};
 use rackweave_lab::scenario::{ScenarioText, World};
 use rackweave_lab::sweep::{self, PointStore, Shard, SweepFile};
 use rackweave_lab::{Batch, Results, Scenario};
@@ -161,7 +161,9 @@ pub(crate) fn finish(
 /// Reports on stderr what a table would have shown beside the numbers.
 pub(crate) fn report(results: &Results) {
     results.warnings().for_each(|warning| warn(&format!("warning: {warning}")));
-    results.notes().for_each(|note| warn(&format!("note: {note}")));
+    for weight in [Weight::Note, Weight::Window] {
+        results.remarks(weight).for_each(|note| warn(&format!("note: {note}")));
+    }
     if results.summary.interrupted {
         warn(INTERRUPTED);
     }

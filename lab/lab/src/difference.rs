@@ -16,7 +16,7 @@ pub use self::read::{ReadError, Results};
 use crate::results::seeds::t_quantile;
 use crate::study;
 
-/// The number of measures of a point that are compared unless all are asked for.
+/// The number of measures of a point that are compared unless all are asked for, without those of streams beside it.
 pub const HEADLINE_MEASURES: usize = HEADLINES.len();
 
 /// The measures that are compared unless all are asked for: those of every point that its table shows.
@@ -35,6 +35,23 @@ const HEADLINES: [&str; 13] = [
     "ecn_marks",
     "queue_bytes.mean",
 ];
+
+/// The measures of every stream beside the measured messages that are compared unless all are asked for.
+const STREAM_HEADLINES: [&str; 7] = [
+    "messages.completed",
+    "messages.failed",
+    "messages.unfinished",
+    "slowdown.p50",
+    "slowdown.p99",
+    "latency_us.p50",
+    "latency_us.p99",
+];
+
+/// Returns whether a measure is one of those of a stream beside the measured messages, such as `background[incast].slowdown.p99`.
+fn is_stream_headline(name: &str) -> bool {
+    let of_stream = name.strip_prefix("background[").and_then(|rest| rest.split_once("]."));
+    of_stream.is_some_and(|(_, measure)| STREAM_HEADLINES.contains(&measure))
+}
 
 /// The probability that a comparison calls any measure different that is not.
 const ERROR_RATE: f64 = 0.05;
@@ -129,8 +146,8 @@ pub struct Difference {
 }
 
 impl Difference {
-    /// Compares two results. With `all` every measure is compared, otherwise the headlines and what is particular to casts, images,
-    /// aggregation and plans.
+    /// Compares two results. With `all` every measure is compared, otherwise the headlines of the measured messages and of every stream
+    /// beside them, and what is particular to casts, images, aggregation and plans.
     ///
     /// Points are the same if their labels and swept values are. If those of one sweep have no counterpart at all, points with a
     /// label that is unique on both sides are.
@@ -219,7 +236,7 @@ fn compare(a: &Group, b: &Group, all: bool) -> Point {
     let is_shown = |name: &str| {
         let first = name.split('.').next().unwrap_or(name);
         let other_systems = study::names().any(|name| name == first);
-        all || HEADLINES.contains(&name) || other_systems
+        all || HEADLINES.contains(&name) || is_stream_headline(name) || other_systems
     };
     let names: BTreeSet<&String> = a.measures.keys().chain(b.measures.keys()).collect();
     let is_equal = |x: &Values, y: &Values| a.seeds == b.seeds && x == y;

@@ -146,7 +146,9 @@ impl Batch {
                     progress.waiting_for += wanted.saturating_sub(finished);
                 }
                 // The time limit may come first, if messages do not end.
-                let by_time = now as f64 / spec.config.measure.time_limit.ticks() as f64;
+                let measure = &spec.config.measure;
+                let end = measure.until().min(Time::ZERO + measure.time_limit);
+                let by_time = now as f64 / end.ticks() as f64;
                 shares += (finished as f64 / wanted as f64).max(by_time).min(1.0);
                 slowest = slowest.min(now);
             }

@@ -197,7 +197,9 @@ fn collect(path: &str, value: &Value, seed: Option<u64>, measures: &mut BTreeMap
         }
         Value::Array(entries) => {
             for (nth, entry) in entries.iter().enumerate() {
-                let name = match (entry.get("up_to_bytes"), &entry["label"]) {
+                // Streams are named by their arrivals: their labels, those of transports, are compared with each other.
+                let name = if entry["arrivals"].is_string() { "arrivals" } else { "label" };
+                let name = match (entry.get("up_to_bytes"), &entry[name]) {
                     (Some(Value::Number(edge)), _) => edge.to_string(),
                     // The last size bucket has no edge.
                     (Some(Value::Null), _) => "more".to_owned(),

@@ -194,6 +194,33 @@ fn a_measure_that_some_seeds_lack_is_not_compared() {
     assert!(Difference::between(&whole, &whole, false).is_none());
 }
 
+/// A larger buffer shortens the incast alone: that is shown without `--all`.
+#[test]
+fn the_percentiles_of_every_stream_are_compared() {
+    let point = |p99: f64| {
+        let stream = |arrivals: &str, p99: f64| {
+            json!({
+                "arrivals": arrivals, "label": "homa", "messages": {"completed": 40},
+                "slowdown": {"p50": 1.0, "p99": p99, "p999": p99},
+            })
+        };
+        json!([{
+            "label": "homa", "set": {"seed": 1}, "slowdown": {"p99": 2.0},
+            "background": [stream("incast", p99), stream("poisson", 3.0)],
+        }])
+    };
+    let difference = Difference::between(&of_points(&point(9.0)), &of_points(&point(4.5)), false);
+    let measures = &difference.points[0].measures;
+    let names: Vec<_> = measures.iter().map(|it| it.name.as_str()).collect();
+    let of = |stream: &str| {
+        ["messages.completed", "slowdown.p50", "slowdown.p99"]
+            .map(|measure| format!("background[{stream}].{measure}"))
+    };
+    assert_eq!(names, [&of("incast")[..], &of("poisson 1"), &["slowdown.p99".to_owned()]].concat());
+    let text = difference.to_text(false);
+    assert!(text.contains("background[incast].slowdown.p99  9.00 -> 4.50  -50.0 %"), "{text}");
+}
+
 #[test]
 fn streams_with_one_label_are_two_and_the_largest_messages_have_a_bucket() {
     let point = |p99: f64| {

@@ -143,34 +143,6 @@ pub(crate) fn streams(point: &PointResult) -> impl Iterator<Item = &StreamSummar
     point.summary.background.iter().chain(&point.summary.all_streams)
 }
 
-/// Describes what is wrong with a point; `None` if nothing is.
-pub(super) fn warning(point: &PointResult) -> Option<String> {
-    let summary = &point.summary;
-    if summary.is_complete() {
-        return None;
-    }
-    let t = summary.messages;
-    let mut parts = Vec::new();
-    for (count, what) in [(t.failed, "failed"), (t.unfinished, "unfinished")] {
-        if count > 0 {
-            parts.push(format!("{} {what}", number::grouped(count)));
-        }
-    }
-    let missing = if parts.is_empty() {
-        String::new()
-    } else {
-        format!("of {} messages {}; ", number::grouped(t.started), parts.join(" and "))
-    };
-    let left_out = match t.left_out {
-        0 => "",
-        _ => {
-            "; unfinished messages are left out of all statistics, which makes long messages look better than \
-              they are"
-        }
-    };
-    Some(format!("{}: {missing}the run ended with \"{}\"{left_out}", point.label, summary.end))
-}
-
 /// Divides points into ranges of adjacent points with the same buckets; each range is a table.
 pub(super) fn with_equal_buckets(points: &[PointResult]) -> Vec<Range<usize>> {
     let edges =

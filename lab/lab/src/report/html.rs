@@ -13,7 +13,7 @@ use super::compare::{self, ShownColumn, bucket, shown};
 use super::svg::{self, Look, PodChart, Theme, escape};
 use super::{Head, heat, number, pods, verdict};
 use crate::results::columns::Column;
-use crate::results::{PointResult, SizeBucket, StreamSummary, end_name};
+use crate::results::{PointResult, SizeBucket, StreamSummary, Weight, end_name, grouped};
 use crate::study::{self, Kind};
 
 /// The style sheet of the page, without the lines' colours.
@@ -135,17 +135,22 @@ fn seeds(head: &Head, points: &[PointResult]) -> String {
 }
 
 fn warnings(page: &mut String, points: &[PointResult]) {
-    let warnings: Vec<String> = points.iter().filter_map(compare::warning).collect();
-    if warnings.is_empty() {
+    const MISSING: &str = "<strong>Messages are missing.</strong> What these runs say of slowdown and latency does not cover every \
+         message, so it is never marked as the best.";
+    const NOTES: &str = "<strong>Before you quote a number:</strong>";
+    alert(page, "alert", MISSING, &grouped(points, Weight::Warning));
+    let notes = [Weight::Note, Weight::Window].into_iter().flat_map(|it| grouped(points, it));
+    alert(page, "alert remark", NOTES, &notes.collect::<Vec<_>>());
+}
+
+/// Writes a box with a heading, which may have markup, and lines; nothing without lines.
+fn alert(page: &mut String, class: &str, heading: &str, lines: &[String]) {
+    if lines.is_empty() {
         return;
     }
-    page.push_str(
-        "<div class=\"alert\" role=\"note\"><p><strong>Messages are missing.</strong> What these \
-         runs say of slowdown and latency does not cover every message, so it is never marked as \
-         the best.</p><ul>",
-    );
-    for warning in warnings {
-        let _ = write!(page, "<li>{}</li>", escape(&warning));
+    let _ = write!(page, "<div class=\"{class}\" role=\"note\"><p>{heading}</p><ul>");
+    for line in lines {
+        let _ = write!(page, "<li>{}</li>", escape(line));
     }
     page.push_str("</ul></div>\n");
 }
@@ -225,8 +230,8 @@ fn summary(page: &mut String, points: &[PointResult]) {
     page.push_str(
         "<p class=\"note\">Bold: the best of the points that differ in nothing but the transport.",
     );
-    if all_done {
-        page.push_str(" All runs went on until every message had ended.");
+    if points.iter().all(|point| point.summary.warning().is_none()) && all_done {
+        page.push_str(" All runs went on until every measured message had ended.");
     }
     if let Some(spread) = points.iter().find_map(|point| point.summary.over_seeds.as_ref()) {
         let _ = write!(

@@ -22,10 +22,10 @@ pub mod svg;
 mod sweeps;
 pub mod table;
 pub mod ticks;
-mod verdict;
+pub(crate) mod verdict;
 
 #[cfg(test)]
-mod demo;
+pub(crate) mod demo;
 #[cfg(test)]
 mod tests;
 

@@ -10,7 +10,7 @@ use super::compare::{
 };
 use super::{number, verdict};
 use crate::results::columns;
-use crate::results::{PointResult, SizeBucket, StreamSummary};
+use crate::results::{PointResult, SizeBucket, StreamSummary, Weight, grouped};
 use crate::study::{self, Kind, TerminalTable};
 
 /// The capabilities of the terminal.
@@ -59,13 +59,16 @@ pub fn render(points: &[PointResult], width: usize, style: Style) -> String {
         text.push_str(&(kind.terminal)(points, width, style));
     }
     text.push_str(&streams(points, width, style));
-    let warnings: Vec<String> = points.iter().filter_map(compare::warning).collect();
-    if !warnings.is_empty() {
+    let weights = [(Weight::Warning, "! "), (Weight::Note, "* "), (Weight::Window, "* ")];
+    let remarks = weights.map(|(weight, mark)| (grouped(points, weight), mark));
+    if remarks.iter().any(|(lines, _)| !lines.is_empty()) {
         text.push('\n');
     }
-    for warning in warnings {
-        for (nth, line) in wrap(&printable(&warning), width - 2).into_iter().enumerate() {
-            text.push_str(if nth == 0 { "! " } else { "  " });
+    for (remark, mark) in
+        remarks.iter().flat_map(|(lines, mark)| lines.iter().map(move |it| (it, mark)))
+    {
+        for (nth, line) in wrap(&printable(remark), width - 2).into_iter().enumerate() {
+            text.push_str(if nth == 0 { mark } else { "  " });
             text.push_str(&line);
             text.push('\n');
         }

@@ -71,14 +71,14 @@ fn left_out_messages_are_reported() {
     messages.left_out = messages.unfinished;
     let page = report.page();
     assert!(page.contains("<dt>Left out</dt>"));
-    assert!(page.contains("unfinished messages are left out of all statistics"));
+    assert!(page.contains("and are left out of all statistics"));
     assert!(page.contains("Lowest p99 slowdown: homa"), "they don't make a winner");
 }
 
 #[test]
 fn missing_messages_are_reported_prominently() {
     let page = demo::transports().page();
-    assert!(page.contains("tcp: of 10,000 messages 3 failed and 9 unfinished"));
+    assert!(page.contains("tcp: of 10,000 messages 3 failed and 9 were unfinished"));
     let mut report = demo::transports();
     report.points.truncate(2);
     assert!(!report.page().contains("Messages are missing"));

@@ -4,7 +4,9 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
 use super::stats::{CurvePoint, SizeBucket, Stats};
-use super::{MessageCounts, PointResult, PointSummary, QueueBytes, Spread, StreamSummary, naming};
+use super::{
+    Halves, MessageCounts, PointResult, PointSummary, QueueBytes, Spread, StreamSummary, naming,
+};
 
 /// The swept key whose values are repetitions of a point and not alternatives to it.
 pub(crate) const SEED: &str = "seed";
@@ -146,6 +148,8 @@ fn combine(group: &[&PointResult]) -> PointResult {
         cpu_s: mean(|p| p.cpu_s),
         simulated_us: mean(|p| p.simulated_us),
         measured_us: mean(|p| p.measured_us),
+        window_us: mean(|p| p.window_us),
+        halves: halves(summaries().map(|p| p.halves)),
         end,
         by_size: by_size(group),
         over_seeds: Some(SeedSpread {
@@ -170,6 +174,8 @@ fn combine_streams(all: &[&StreamSummary]) -> (StreamSummary, StreamSpread) {
         slowdown: slowdown.means(),
         latency_us: latency.means(),
         goodput_gbps: goodput.mean,
+        rounds: all.iter().map(|stream| stream.rounds).min().flatten(),
+        halves: halves(all.iter().map(|stream| stream.halves)),
         retransmissions: sum_of_known(all.iter().map(|stream| stream.retransmissions)),
         timeouts: sum_of_known(all.iter().map(|stream| stream.timeouts)),
         ..all[0].clone()
@@ -180,6 +186,18 @@ fn combine_streams(all: &[&StreamSummary]) -> (StreamSummary, StreamSpread) {
         goodput_gbps: goodput.half_width,
     };
     (summary, spread)
+}
+
+/// Returns the means of the halves of several seeds, compared seed by seed; `None` if a seed has none.
+fn halves(all: impl Iterator<Item = Option<Halves>>) -> Option<Halves> {
+    let all: Vec<Halves> = all.collect::<Option<_>>()?;
+    if let [only] = all[..] {
+        return Some(only);
+    }
+    let of = |of: fn(&Halves) -> f64| Estimate::of(&all.iter().map(of).collect::<Vec<_>>());
+    let difference = of(|it| it.p99[1] - it.p99[0]);
+    let differ = difference.mean.abs() > difference.half_width;
+    Some(Halves::new([of(|it| it.p99[0]).mean, of(|it| it.p99[1]).mean], differ))
 }
 
 /// Returns the sum of counts; `None` if one is not known.

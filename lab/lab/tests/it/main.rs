@@ -9,3 +9,4 @@ mod pods;
 mod receiver_driven_sigcomm;
 mod scenario_errors;
 mod scenarios;
+mod streams;
