@@ -21,8 +21,8 @@ pub struct Measure {
     /// periodic: 100,000; otherwise `"unlimited"`.
     #[serde(skip_serializing_if = "Option::is_none")]
     messages: Option<Count>,
-    /// Instead of `messages`: measured are those that start in this time after the warm-up. For
-    /// several streams. Default: `messages`.
+    /// Instead of `messages`: what starts in this time after the warm-up is measured. Default:
+    /// `messages`.
     #[serde(skip_serializing_if = "Option::is_none")]
     duration: Option<Unit<Span>>,
     /// Start of statistics of ports. Default: the warm-up's end.
