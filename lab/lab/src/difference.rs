@@ -69,7 +69,7 @@ pub enum Finding {
     Uncorrected,
     /// The values differ by no more than they do between seeds.
     WithinNoise,
-    /// The values differ, and one side has a single seed, which says nothing of noise.
+    /// The values differ, and one side has a single seed, which says nothing of noise; or seeds without results.
     Unknown,
 }
 
@@ -110,6 +110,8 @@ pub struct Point {
     pub set: Map<String, Value>,
     /// The numbers of seeds on both sides.
     pub seeds: [usize; 2],
+    /// The seeds without results on both sides. The others are no sample of all, so that no measure is called different.
+    pub missing_seeds: [Vec<u64>; 2],
     /// Whether both sides have the same seeds, so that each is compared with itself.
     pub paired: bool,
     /// The measures that both sides have.
@@ -250,10 +252,17 @@ fn compare(a: &Group, b: &Group, all: bool) -> Point {
             _ => incomplete.push(name.clone()),
         }
     }
+    if !a.missing.is_empty() || !b.missing.is_empty() {
+        for measure in &mut measures {
+            (measure.half_width, measure.p_value) = (f64::NAN, f64::NAN);
+            measure.finding = Finding::Unknown;
+        }
+    }
     Point {
         label: a.label.clone(),
         set: a.set.clone(),
         seeds: [a.runs, b.runs],
+        missing_seeds: [a.missing.clone(), b.missing.clone()],
         paired: a.seeds == b.seeds && a.runs > 1,
         measures,
         incomplete,

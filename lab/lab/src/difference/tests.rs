@@ -259,6 +259,26 @@ fn results_without_a_common_point_or_that_were_interrupted_are_not_the_same() {
     assert!(!Difference::between(&partial, &partial, false).is_none());
 }
 
+/// The mean of the seeds that ended is no mean of all: its difference from another one is not known.
+#[test]
+fn seeds_without_results_are_named_and_leave_nothing_to_compare() {
+    let point = |seed: u64, p99: f64| json!({"label": "homa", "set": {"seed": seed}, "slowdown": {"p99": p99}});
+    let whole = of_points(&json!([point(1, 10.0), point(2, 11.0), point(3, 12.0)]));
+    let summary = json!({
+        "scenario": "s", "version": "v", "interrupted": true, "points": [point(1, 2.0), point(2, 3.0)],
+        "missing": [{"label": "homa", "set": {"seed": 3}, "seed": 3}],
+    });
+    let partial = Results::from_summary(Path::new("out/s"), &summary, BTreeMap::new()).unwrap();
+    let difference = Difference::between(&whole, &partial, false);
+    assert_eq!(difference.of[1].missing, ["homa, seed 3"]);
+    assert_eq!(difference.points[0].missing_seeds, [vec![], vec![3]]);
+    assert!(difference.points[0].measures.iter().all(|it| it.finding == Finding::Unknown));
+    let text = difference.to_text(false);
+    assert!(text.contains("partial, no results: homa, seed 3"), "{text}");
+    assert!(text.contains("no results of seed 3 in B: the means are not comparable"), "{text}");
+    assert!(!text.contains("+-"), "{text}");
+}
+
 /// A percentile that is missing in the same seed of both is no difference between them.
 #[test]
 fn a_result_is_the_same_as_itself_where_seeds_lack_a_measure() {

@@ -107,7 +107,8 @@ pub(super) fn best(
     let classes: Vec<String> = points.iter().map(class).collect();
     let known = |point: &PointResult| {
         let (value, half) = value(point);
-        (if half.is_nan() || !competes(points, point) { f64::NAN } else { value }, half)
+        let is_compared = !half.is_nan() && competes(points, point) && !point.lacks_rivals;
+        (if is_compared { value } else { f64::NAN }, half)
     };
     let values: Vec<(f64, f64)> = points.iter().map(known).collect();
     (0..points.len())
@@ -207,6 +208,7 @@ mod tests {
             }
             point.summary.over_seeds = spread(nth).map(|stats| SeedSpread {
                 seeds: vec![1, 2],
+                missing: Vec::new(),
                 slowdown: stats,
                 latency_us: stats,
                 goodput_gbps: 0.1,

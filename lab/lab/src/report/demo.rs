@@ -150,6 +150,7 @@ fn demo(title: &str, points: Vec<PointResult>) -> Demo {
         .map(|(name, value)| (name.to_owned(), value.to_owned()))
         .to_vec(),
         files: vec!["points.csv".to_owned()],
+        incomplete: None,
     };
     Demo { head, points }
 }

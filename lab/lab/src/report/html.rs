@@ -42,6 +42,10 @@ pub fn render(head: &Head, points: &[PointResult]) -> String {
     );
     header(&mut page, head, points, title);
     page.push_str("<main>\n");
+    if let Some(incomplete) = &head.incomplete {
+        const PARTIAL: &str = "<strong>These results are partial.</strong> Where a point is missing, nothing is called the best.";
+        alert(&mut page, "alert", PARTIAL, std::slice::from_ref(incomplete));
+    }
     if points.is_empty() {
         page.push_str("<p class=\"alert\">There are no points to compare.</p>\n");
     } else {
@@ -69,7 +73,7 @@ pub fn render(head: &Head, points: &[PointResult]) -> String {
         drops(&mut page, points);
     }
     files(&mut page, head);
-    reproduce(&mut page, head);
+    reproduce(&mut page, head, points);
     terms(&mut page, points);
     page.push_str("</main>\n");
     let _ = write!(
@@ -230,7 +234,8 @@ fn summary(page: &mut String, points: &[PointResult]) {
     page.push_str(
         "<p class=\"note\">Bold: the best of the points that differ in nothing but the transport.",
     );
-    if points.iter().all(|point| point.summary.warning().is_none()) && all_done {
+    let whole = points.iter().all(|it| it.summary.warning().is_none() && !it.lacks_rivals);
+    if whole && all_done {
         page.push_str(" All runs went on until every measured message had ended.");
     }
     if let Some(spread) = points.iter().find_map(|point| point.summary.over_seeds.as_ref()) {
@@ -239,7 +244,12 @@ fn summary(page: &mut String, points: &[PointResult]) {
             " Measures are means over {} seeds, with 95 % confidence intervals of the means; values whose intervals meet do \
              not count as different. Messages, drops, trims and marks are sums. Queues over time, circuits and what is shown of \
              casts, images, jobs and all-reduces are those of the first seed.",
-            spread.seeds.len()
+            points
+                .iter()
+                .filter_map(|it| it.summary.over_seeds.as_ref())
+                .map(|it| it.seeds.len())
+                .max()
+                .unwrap_or(spread.seeds.len())
         );
     }
     page.push_str("</p></section>\n");
@@ -556,7 +566,7 @@ fn files(page: &mut String, head: &Head) {
     page.push_str("</ul></section>\n");
 }
 
-fn reproduce(page: &mut String, head: &Head) {
+fn reproduce(page: &mut String, head: &Head, points: &[PointResult]) {
     page.push_str("<section><h2>Reproduce this run</h2>\n");
     if !head.command.is_empty() {
         let _ = writeln!(page, "<pre><code>{}</code></pre>", escape(&head.command));
@@ -566,7 +576,7 @@ fn reproduce(page: &mut String, head: &Head) {
         "<p>Rackweave {}, seed {}: the same version, scenario and seed give the same numbers on any \
          machine.</p>",
         escape(&head.version),
-        head.seed
+        seeds(head, points)
     );
     if !head.scenario_toml.is_empty() {
         let _ = writeln!(

@@ -48,4 +48,6 @@ pub struct Head {
     pub facts: Vec<(String, String)>,
     /// The names of the files with numbers beside the page, which it links to.
     pub files: Vec<String>,
+    /// Which points have no results, in a sentence; `None` if all have.
+    pub incomplete: Option<String>,
 }

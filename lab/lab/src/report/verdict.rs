@@ -330,16 +330,22 @@ fn stream_name(points: &[PointResult], nth: usize) -> String {
 fn not_compared(points: &[PointResult]) -> String {
     let missing = points.iter().filter(|point| !point.summary.is_complete());
     let missing: Vec<&str> = missing.map(|point| point.label.as_str()).collect();
+    let partial = if points.iter().any(|point| point.lacks_rivals) {
+        " Where a point has no results, nothing is called the lowest."
+    } else {
+        ""
+    };
     if missing.is_empty() {
-        return String::new();
+        return partial.to_owned();
     }
-    format!(" Not compared, because measured messages are missing: {}.", listed(&missing))
+    format!("{partial} Not compared, because messages or seeds are missing: {}.", listed(&missing))
 }
 
 /// Names the best point or group by the slowdown of the measured messages; `None` if there is nothing to compare.
 fn measured(points: &[PointResult]) -> Option<String> {
     let p99 = |p: &PointResult| p.summary.slowdown.p99;
-    let known = points.iter().filter(|p| p99(p).is_finite() && p.summary.is_complete());
+    let is_known = |p: &PointResult| p99(p).is_finite() && p.summary.is_complete();
+    let known = points.iter().filter(|p| is_known(p) && !p.lacks_rivals);
     let (mut ranked, bounds): (Vec<&PointResult>, Vec<&PointResult>) =
         known.partition(|point| competes(points, point));
     if ranked.len() < 2 {
@@ -507,6 +513,7 @@ mod tests {
             let narrow = Stats { p99: 0.0, ..Stats::default() };
             point.summary.over_seeds = Some(SeedSpread {
                 seeds: vec![1, 2],
+                missing: Vec::new(),
                 slowdown: narrow,
                 latency_us: narrow,
                 goodput_gbps: 0.0,

@@ -131,6 +131,7 @@ impl PointResult {
             circuits: result.circuits,
             dark: spec.fabric.pod().map_or(Span::ZERO, Pod::dark_time),
             is_all_dark: spec.fabric.pod().is_some_and(|pod| pod.ocs.dark == Dark::All),
+            lacks_rivals: false,
         }
     }
 }

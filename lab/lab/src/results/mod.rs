@@ -53,6 +53,8 @@ pub struct Summary {
     pub interrupted: bool,
     /// The points in which the simulator itself failed; they are missing in `points`.
     pub failures: Vec<PointFailure>,
+    /// The points that were not finished.
+    pub missing: Vec<MissingPoint>,
     /// The version of Rackweave that made the results.
     pub version: String,
 }
@@ -87,6 +89,9 @@ struct Document<'a> {
     /// The points in which the simulator itself failed; they are missing in `points`.
     #[serde(skip_serializing_if = "<[_]>::is_empty")]
     failures: &'a [PointFailure],
+    /// The points that were not finished; they are missing in `points`.
+    #[serde(skip_serializing_if = "<[_]>::is_empty")]
+    missing: &'a [MissingPoint],
     /// The version of Rackweave that made the results.
     version: &'a str,
 }
@@ -201,6 +206,19 @@ pub struct PointFailure {
     pub seed: u64,
     /// The `KEY=VALUE` arguments of `--set` that, with the seed, run only this point.
     pub arguments: Vec<String>,
+}
+
+/// A point of the sweep that has no results.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+pub struct MissingPoint {
+    /// The swept keys and their values.
+    #[cfg_attr(test, schemars(schema_with = "schema::swept"))]
+    pub set: Map<String, Value>,
+    /// The transport's name in tables and charts.
+    pub label: String,
+    /// The seed of all random streams.
+    pub seed: u64,
 }
 
 /// The results of a stream beside the measured one.
@@ -406,6 +424,9 @@ pub struct PointResult {
     pub dark: Span,
     /// Whether all ports are dark then, and not only those whose circuits change.
     pub is_all_dark: bool,
+    /// Whether a point that it would be compared with has no results, so that nothing can be called the best.
+    #[serde(skip)]
+    pub lacks_rivals: bool,
 }
 
 /// Traffic over time.
@@ -583,6 +604,7 @@ impl Results {
             peak_rss_bytes,
             interrupted: false,
             failures: Vec::new(),
+            missing: Vec::new(),
             version: env!("CARGO_PKG_VERSION").to_owned(),
         };
         Self { summary, points }
@@ -597,8 +619,16 @@ impl Results {
     /// Returns the contents of `summary.json`.
     #[must_use]
     pub fn to_json(&self) -> String {
-        let Summary { scenario, seed, wall_s, peak_rss_bytes, interrupted, failures, version } =
-            &self.summary;
+        let Summary {
+            scenario,
+            seed,
+            wall_s,
+            peak_rss_bytes,
+            interrupted,
+            failures,
+            missing,
+            version,
+        } = &self.summary;
         let compared = self.compared();
         let mut text = serde_json::to_string_pretty(&Document {
             scenario,
@@ -606,10 +636,10 @@ impl Results {
             wall_s: *wall_s,
             peak_rss_bytes: *peak_rss_bytes,
             points: self.points.iter().map(|point| &point.summary).collect(),
-            over_seeds: seeds::combined(&self.points)
-                .into_iter()
-                .flatten()
-                .map(|point| point.summary)
+            over_seeds: compared
+                .iter()
+                .filter(|point| point.summary.over_seeds.is_some())
+                .map(|point| point.summary.clone())
                 .collect(),
             verdict: verdict::of_streams(&compared),
             warnings: grouped(&self.points, Weight::Warning),
@@ -619,6 +649,7 @@ impl Results {
                 .collect(),
             interrupted: *interrupted,
             failures,
+            missing,
             version,
         })
         .unwrap_or_default();
@@ -629,6 +660,14 @@ impl Results {
     /// Returns the points to compare: all of them, or, if seeds are swept, the means over seeds.
     #[must_use]
     pub fn compared(&self) -> Cow<'_, [PointResult]> {
-        seeds::combined(&self.points).map_or(Cow::Borrowed(&self.points), Cow::Owned)
+        let missing: Vec<MissingPoint> = self.without_results().collect();
+        let combined = seeds::combined(&self.points);
+        if missing.is_empty() {
+            return combined.map_or(Cow::Borrowed(&self.points), Cow::Owned);
+        }
+        let mut compared = combined.unwrap_or_else(|| self.points.clone());
+        seeds::mark(&mut compared, &missing);
+        naming::mark(&mut compared, &missing);
+        Cow::Owned(compared)
     }
 }

@@ -5,7 +5,10 @@
 
 use rackweave_sim::result::End;
 
-use super::{Halves, MessageCounts, PointResult, PointSummary, Results, StreamSummary, end_name};
+use super::{
+    Halves, MessageCounts, MissingPoint, PointResult, PointSummary, Results, StreamSummary,
+    end_name, plain, short_key,
+};
 use crate::report::number;
 use crate::study::{self, StudySummary};
 
@@ -50,7 +53,8 @@ impl PointSummary {
     #[must_use]
     pub fn is_complete(&self) -> bool {
         let MessageCounts { failed, unfinished, .. } = self.messages;
-        failed == 0 && unfinished == 0 && self.end == end_name(End::AllDone)
+        let lacks_seeds = self.over_seeds.as_ref().is_some_and(|spread| !spread.missing.is_empty());
+        failed == 0 && unfinished == 0 && self.end == end_name(End::AllDone) && !lacks_seeds
     }
 
     /// Names a stream beside the measured messages: "the incast", or "the incast (stream 2)" if several are alike.
@@ -80,8 +84,15 @@ impl PointSummary {
             let text = self.missing(&self.background[nth].messages, is_cut_off)?;
             Some(format!("{}: {text}", self.stream_name(nth)))
         });
-        let mut parts: Vec<String> =
-            self.missing(&self.messages, false).into_iter().chain(of_streams).collect();
+        let mut parts = Vec::new();
+        if let Some(spread) = &self.over_seeds
+            && let Some((last, rest)) = spread.missing.split_last()
+        {
+            let rest: String = rest.iter().map(|seed| format!("{seed}, ")).collect();
+            parts.push(format!("means without seed {rest}{last}, which did not end"));
+        }
+        parts.extend(self.missing(&self.messages, false));
+        parts.extend(of_streams);
         if self.refused > 0 {
             parts.push(format!("{} messages were refused", self.refused));
         }
@@ -173,6 +184,43 @@ impl Results {
         remarks_of(&self.points, weight)
     }
 
+    /// Returns the points that have no results, because they were not finished or the simulator failed in them.
+    pub(super) fn without_results(&self) -> impl Iterator<Item = MissingPoint> + '_ {
+        let failed = self.summary.failures.iter().map(|failure| MissingPoint {
+            set: failure.set.clone(),
+            label: failure.transport.clone(),
+            seed: failure.seed,
+        });
+        self.summary.missing.iter().cloned().chain(failed)
+    }
+
+    /// Says which points have no results; `None` if all have.
+    #[must_use]
+    pub fn incomplete(&self) -> Option<String> {
+        let names: Vec<String> = self.without_results().map(|point| point.name()).collect();
+        let interrupted = self.summary.interrupted;
+        let why = if interrupted { "The run was interrupted: " } else { "" };
+        match names.len() {
+            0 if interrupted => Some("The run was interrupted: points are missing.".to_owned()),
+            0 => None,
+            n => {
+                let of = self.points.len() + n;
+                let more = if n > MOST_MISSING {
+                    format!("; and {} more", n - MOST_MISSING)
+                } else {
+                    String::new()
+                };
+                let names = names[..n.min(MOST_MISSING)].join("; ");
+                let noun = match (of, n) {
+                    (1, _) => "point has",
+                    (_, 1) => "points has",
+                    _ => "points have",
+                };
+                Some(format!("{why}{n} of {of} {noun} no results: {names}{more}"))
+            }
+        }
+    }
+
     /// Returns the warnings about points, one line for each point concerned.
     pub fn warnings(&self) -> impl Iterator<Item = String> + '_ {
         self.remarks(Weight::Warning)
@@ -186,6 +234,21 @@ fn remarks_of(points: &[PointResult], weight: Weight) -> impl Iterator<Item = St
         let texts = remarks.filter(move |it| it.weight == weight).map(|it| it.text);
         texts.map(|text| format!("{}: {text}", point.label))
     })
+}
+
+/// The most points without results that are named.
+const MOST_MISSING: usize = 12;
+
+impl MissingPoint {
+    /// Names the point: "homa, buffer 250 KB, seed 2".
+    #[must_use]
+    pub fn name(&self) -> String {
+        let is_label = |key: &str| key == "transport.name" || key == "transport.label";
+        let others =
+            self.set.iter().filter(|(key, value)| !is_label(key) && plain(value) != self.label);
+        let others = others.map(|(key, value)| format!(", {} {}", short_key(key), plain(value)));
+        format!("{}{}", self.label, others.collect::<String>())
+    }
 }
 
 /// The most points that a line names.

@@ -5,7 +5,8 @@ use serde_json::{Map, Value};
 
 use super::stats::{CurvePoint, SizeBucket, Stats};
 use super::{
-    Halves, MessageCounts, PointResult, PointSummary, QueueBytes, Spread, StreamSummary, naming,
+    Halves, MessageCounts, MissingPoint, PointResult, PointSummary, QueueBytes, Spread,
+    StreamSummary, naming,
 };
 
 /// The swept key whose values are repetitions of a point and not alternatives to it.
@@ -21,6 +22,9 @@ pub(crate) const SEED: &str = "seed";
 pub struct SeedSpread {
     /// The seeds, in the order of the sweep.
     pub seeds: Vec<u64>,
+    /// The seeds that have no results, so that the means say nothing of all.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub missing: Vec<u64>,
     /// Of the mean of each seed's statistics of the slowdown.
     pub slowdown: Stats,
     /// Of the mean of each seed's statistics of the latency in microseconds.
@@ -63,6 +67,31 @@ pub(crate) fn combined(points: &[PointResult]) -> Option<Vec<PointResult>> {
     let mut combined: Vec<PointResult> = groups.iter().map(|group| combine(group)).collect();
     naming::name(&mut combined);
     Some(combined)
+}
+
+/// Notes in means over seeds which seeds have no results.
+pub(super) fn mark(points: &mut [PointResult], missing: &[MissingPoint]) {
+    for point in points {
+        let summary = &mut point.summary;
+        let is_of = |other: &&MissingPoint| other.is_repetition_of(summary);
+        let seeds = missing.iter().filter(is_of).map(|other| other.seed).collect();
+        if let Some(spread) = &mut summary.over_seeds {
+            spread.missing = seeds;
+        }
+    }
+}
+
+impl MissingPoint {
+    /// Returns whether it differs from a point in its seed only.
+    pub(super) fn is_repetition_of(&self, point: &PointSummary) -> bool {
+        let others = |set: &Map<String, Value>| {
+            let others = set.iter().filter(|(key, _)| *key != SEED);
+            others.map(|(key, value)| (key.clone(), value.clone())).collect::<Vec<_>>()
+        };
+        // A failure has the name of its transport.
+        (self.label == point.label || self.label == point.transport)
+            && others(&self.set) == others(&point.set)
+    }
 }
 
 /// Returns whether two points differ in their seeds only.
@@ -154,6 +183,7 @@ fn combine(group: &[&PointResult]) -> PointResult {
         by_size: by_size(group),
         over_seeds: Some(SeedSpread {
             seeds,
+            missing: Vec::new(),
             slowdown: slowdown.half_widths(),
             latency_us: latency.half_widths(),
             goodput_gbps: goodput.half_width,

@@ -3,7 +3,7 @@
 
 use std::path::Path;
 
-use rackweave_lab::results::Weight;
+use rackweave_lab::results::{MissingPoint, Weight};
 use rackweave_lab::scenario::Scenario;
 use rackweave_lab::{Batch, Results};
 
@@ -104,4 +104,83 @@ fn a_window_whose_halves_differ_is_too_short() {
     assert_eq!(disturbed.len(), 1, "{halves:?}");
     let text = "dctcp: the measured window of 4.00 ms is too short: p99 slowdown in its halves is ";
     assert!(disturbed[0].starts_with(text), "{disturbed:?}");
+}
+
+/// Results of a sweep of which points are missing, as when it is interrupted.
+fn partial(results: &Results, is_missing: fn(&str, u64) -> bool) -> Results {
+    let mut partial = results.clone();
+    partial.summary.interrupted = true;
+    for point in &results.points {
+        let seed = point.summary.set["seed"].as_u64().unwrap();
+        if is_missing(&point.summary.label, seed) {
+            let (set, label) = (point.summary.set.clone(), point.summary.label.clone());
+            partial.summary.missing.push(MissingPoint { set, label, seed });
+        }
+    }
+    partial.points.retain(|point| {
+        !is_missing(&point.summary.label, point.summary.set["seed"].as_u64().unwrap())
+    });
+    partial
+}
+
+/// The worst seed is the one that does not end: without it, the others' mean is no mean of all, and nobody wins by it.
+#[test]
+fn a_seed_without_results_is_named_and_wins_nothing() {
+    let sweep = "transport.name = ['dctcp', 'homa']\nseed = [1, 2, 3]";
+    let whole = leaf("start = '100 us'", "messages = 300", sweep);
+    let wide = rackweave_lab::report::table::Style { color: false, unicode: false };
+    assert_eq!(whole.incomplete(), None);
+    let text = whole.to_table(200, wide);
+    assert!(text.contains("Lowest p99 slowdown: homa"), "{text}");
+    assert!(!text.contains("no results"), "{text}");
+
+    let of_seed = partial(&whole, |label, seed| label == "homa" && seed == 2);
+    let text = of_seed.to_table(200, wide);
+    let missing = "The run was interrupted: 1 of 6 points has no results: homa, seed 2";
+    assert!(text.contains(missing), "{text}");
+    assert!(text.contains("homa: means without seed 2, which did not end"), "{text}");
+    assert!(!text.contains("Lowest p99 slowdown"), "{text}");
+    let json: serde_json::Value = serde_json::from_str(&of_seed.to_json()).unwrap();
+    assert_eq!(json["missing"][0]["seed"], 2);
+    assert_eq!(json["over_seeds"][1]["over_seeds"]["missing"], serde_json::json!([2]));
+    assert_eq!(json["verdict"][0]["lowest"], serde_json::json!([]));
+
+    // All of its seeds: nobody can be said to be better than it.
+    let of_homa = partial(&whole, |label, _| label == "homa");
+    let text = of_homa.to_table(200, wide);
+    assert!(
+        text.contains("3 of 6 points have no results: homa, seed 1; homa, seed 2; homa, seed 3"),
+        "{text}"
+    );
+    assert!(!text.contains("Lowest"), "{text}");
+}
+
+#[test]
+fn a_partial_report_says_so_and_how_all_of_it_is_run() {
+    let text = "fabric = { topology = 'single-switch', hosts = 4 }\ntransport.name = 'homa'\n\
+                workload = { arrivals = 'permutation', sizes = '10 KB' }\n\
+                sweep = { seed = [1, 2, 3], fabric.hosts = [4, 5] }";
+    let scenario = Scenario::parse("x.toml", text, Path::new("."), &[], None).unwrap();
+    assert_eq!(scenario.one_seed(), None, "`--seed` would run a third of it");
+    let command = rackweave_lab::command_line::run("x.toml", &[], None, scenario.one_seed());
+    assert_eq!(command, "rackweave run x.toml");
+    let results = Batch::new(scenario.clone()).run(Some(1)).unwrap();
+    let page = results.to_html(&scenario, &command);
+    assert!(page.contains("All runs went on until") && page.contains("seed 1, 2, 3:"));
+    assert!(!page.contains("These results are partial"));
+    let page = partial(&results, |_, seed| seed == 3).to_html(&scenario, &command);
+    assert!(page.contains("<strong>These results are partial.</strong>"));
+    assert!(
+        page.contains(
+            "2 of 6 points have no results: homa, seed 3, hosts 4; homa, seed 3, hosts 5"
+        ),
+        "{page}"
+    );
+    assert!(!page.contains("All runs went on until"));
+
+    // The reports of a sweep that was really stopped name what was not run.
+    let batch = Batch::new(scenario);
+    batch.cancel();
+    let stopped = batch.run(Some(1)).unwrap();
+    assert_eq!((stopped.points.len(), stopped.summary.missing.len()), (0, 6));
 }
