@@ -44,7 +44,7 @@ pub(crate) struct Args {
     pub(crate) command: Command,
 }
 
-// Commands without a comment have that of their arguments, all of which `--help` shows.
+// Commands without a comment have that of their arguments. `--help` shows all of them.
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
     Run(RunArgs),

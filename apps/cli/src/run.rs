@@ -157,7 +157,7 @@ pub(crate) fn finish(
     Ok(())
 }
 
-/// Reports on stderr what a table would have shown beside the numbers.
+/// Reports on stderr what a table would have shown as well as the numbers.
 pub(crate) fn report(results: &Results) {
     results.warnings().for_each(|warning| warn(&format!("warning: {warning}")));
     for weight in [Weight::Note, Weight::Window] {

@@ -286,7 +286,7 @@ fn fabric_of(name: &str, sets: &[String]) -> miette::Result<Described> {
     of_scenario(name, sets)
 }
 
-/// Reads the fabric, its changes of circuits and the faults of a scenario, all points of which must have the same.
+/// Reads the fabric, its changes of circuits and the faults of a scenario. All its points must have the same.
 fn of_scenario(name: &str, sets: &[String]) -> miette::Result<Described> {
     let scenario = Scenario::load(name, sets, None)?;
     let end = |point: &rackweave_lab::PointSpec| {

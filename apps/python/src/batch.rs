@@ -37,9 +37,9 @@ impl Batch {
         Self { batch, file: scenario.file.clone() }
     }
 
-    /// Runs all points on `jobs` threads; with a folder, stores finished points in it, and takes those that it has. `progress` is
-    /// called a few times per second with the numbers of points done and of all points, the share of the work done, the numbers of
-    /// events and messages, and the simulated time in microseconds.
+    /// Runs all points on `jobs` threads; with a folder, stores finished points in it, and takes the points that it
+    /// has. `progress` is called a few times per second with the numbers of points done and of all points, the share of
+    /// the work done, the numbers of events and messages, and the simulated time in microseconds.
     ///
     /// Returns the results and the exception that stopped the run: KeyboardInterrupt or one of `progress`.
     #[pyo3(signature = (jobs=None, progress=None, folder=None))]
@@ -68,7 +68,8 @@ impl Batch {
 }
 
 /// Does work on another thread, and waits for it without the GIL. An exception of a signal handler or of `progress` cancels the batch;
-/// it is returned beside what the work then returns. A further exception of a signal handler is returned at once.
+/// it is returned together with what the work then returns. A further exception of a signal handler is returned at
+/// once.
 ///
 /// Python delivers signals to its main thread, which therefore must not be the one that simulates.
 pub(crate) fn wait<T: Send + 'static>(

@@ -48,7 +48,7 @@ impl Scenario {
         let command = if kind == "name" {
             command_line::run(&source, &sets, None, scenario.one_seed())
         } else {
-            // The text has no name; the resolved scenario is written beside the report, and has what was set.
+            // The text has no name; the resolved scenario is written next to the report, and has what was set.
             command_line::run("scenario.resolved.toml", &[], None, scenario.one_seed())
         };
         let file = SweepFile::new(text, &sets, seed, &command);

@@ -1,6 +1,6 @@
 //! Runs the tests in Python against the library of this build.
 //!
-//! They need no packages: those that use pandas, polars, Dask, Ray or Jupyter are skipped, by name, where these are not installed.
+//! They need no packages: tests that use pandas, polars, Dask, Ray or Jupyter are skipped, by name, where these are not installed.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -8,7 +8,7 @@ use std::process::Command;
 use rackweave_lab::output::OutputDir;
 use rackweave_lab::{Batch, Scenario, command_line};
 
-/// Copies the package, and the library beside it under the name by which Python imports it.
+/// Copies the package, and the library next to it under the name by which Python imports it.
 fn install(into: &Path) {
     let package = into.join("rackweave");
     std::fs::create_dir(&package).unwrap();

@@ -97,14 +97,14 @@ pub struct Setup {
 /// The longest message over Homa or Polo, by the size of the packets' length field.
 const MAX_UDP_MESSAGE: u64 = u32::MAX as u64;
 
-/// The longest message with the parameters of a scenario, most of which permit any length: both ends hold a message in memory as a
-/// whole. The choice is ours.
+/// The longest message with the parameters of a scenario, which mostly permit any length. Rackweave's choice: both ends
+/// hold a message in memory as a whole.
 const MAX_CUSTOM_MESSAGE: u64 = 128 << 20;
 
 /// The bytes in flight during a round trip that the profile `fabric` assumes.
 const FABRIC_RTT_BYTES: u32 = 60_000;
 
-/// The round trip between processes that Polo's first window covers. The choice of the value is ours.
+/// The round trip between processes that Polo's first window covers. The value is Rackweave's choice.
 const HOST_RTT: Span = Span::from_us(100);
 
 /// The shortest time after which a peer is considered dead. It is long because processes wait for a processor.

@@ -21,7 +21,7 @@ use rackweave_core::Rng;
 #[repr(align(64))]
 struct Line(u32);
 
-/// Reads of each measurement, of which the fastest of three counts.
+/// Reads of each measurement; the fastest of three counts.
 const READS: usize = 2_000_000;
 
 /// Nanoseconds for each of `reads` that `read` makes.

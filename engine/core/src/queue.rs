@@ -149,7 +149,7 @@ impl<H: Header> Pool<H> {
         (next != NONE).then_some(PacketRef(next))
     }
 
-    /// Returns the time stored beside a packet. For a packet on a link it is the time of arrival.
+    /// Returns the time stored with a packet. For a packet on a link it is the time of arrival.
     #[must_use]
     #[inline]
     pub fn time(&self, packet: PacketRef) -> Time {
@@ -232,7 +232,7 @@ impl Fifo {
         self.tail = packet.0;
     }
 
-    /// As [`Self::push`], and stores a time beside the packet.
+    /// As [`Self::push`], and stores a time with the packet.
     #[inline]
     pub fn push_timed<H: Header>(&mut self, pool: &mut Pool<H>, packet: PacketRef, at: Time) {
         let link = &mut pool.links[packet.0 as usize];

@@ -252,7 +252,7 @@ impl Sum for Span {
 const SPAN_UNITS: [(&str, u64); 5] =
     [("s", 1_000_000_000_000), ("ms", 1_000_000_000), ("us", 1_000_000), ("ns", 1_000), ("ps", 1)];
 
-/// The units that are read, of which the longest two are not used in print.
+/// The units that are read; the longest two are not used in print.
 const PARSED_UNITS: [(&str, u64); 7] = [
     ("h", 3600 * SPAN_UNITS[0].1),
     ("min", 60 * SPAN_UNITS[0].1),

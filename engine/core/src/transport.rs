@@ -243,7 +243,7 @@ pub trait Transport: Node<Event = Event, Placement = Placement> {
     fn is_arriving(&self, peer: HostId, id: MessageId) -> bool;
 
     /// Returns whether the transport still has to send bytes of a message that was cancelled. Where messages share a
-    /// byte stream, as over TCP, a message of which some bytes were sent must be sent completely. The driver keeps its
+    /// byte stream, as over TCP, a partly sent message must be sent completely. The driver keeps its
     /// bytes until this returns false.
     #[must_use]
     fn is_leaving(&self, _peer: HostId, _id: MessageId) -> bool {

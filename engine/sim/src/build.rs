@@ -326,12 +326,12 @@ fn setup<'a, M: Model>(
     }
 }
 
-/// The model of a run in which the nodes `N` of a group system are measured, beside transports.
+/// The model of a run in which the nodes `N` of a group system are measured, next to transports.
 pub type GroupModel<N, P, B = ()> =
     Both<MixedTransport<Machine, <N as Node>::Header>, MixedGroup<Header, N>, P, B>;
 
-/// Builds a run that is measured by its nodes of a group system; the streams of `config` run beside them. `B` holds the bytes
-/// of the nodes' packets: `()` if they carry none.
+/// Builds a run that is measured by its nodes of a group system; the streams of `config` run next to them. `B` holds
+/// the bytes of the nodes' packets: `()` if they carry none.
 ///
 /// # Errors
 /// If the configuration cannot be run; see [`BuildError`].

@@ -131,7 +131,7 @@ pub struct Quantiles(Vec<(u64, Span)>);
 const WHOLE: u64 = 1_000_000;
 
 impl Quantiles {
-    /// From shares in millionths and values, both of which increase. Below the first share the value is the first one, and
+    /// From increasing shares in millionths and increasing values. Below the first share the value is the first one, and
     /// above the last share the last one; without any the value is zero. `None` if they do not increase.
     #[must_use]
     pub fn new(points: Vec<(u64, Span)>) -> Option<Self> {

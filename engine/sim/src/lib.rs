@@ -1,6 +1,6 @@
 //! A deterministic packet-level simulator of data-center fabrics.
 //!
-//! The transports, queues and forwarding are those that run on Linux; links, hosts and time are simulated with
+//! The transports, queues and forwarding also run on Linux; links, hosts and time are simulated with
 //! integers. A run is a function of its [`config::RunConfig`]: its results are the same on every machine.
 //!
 //! - [`config`], [`result`]: the configuration and the result of a run.

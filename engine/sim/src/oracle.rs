@@ -8,8 +8,9 @@
 //! kinds of ports is not found by a greedy choice.
 //!
 //! Links between switches carry everything that hosts' links do. After its last byte has been sent, a message takes as long as on an
-//! idle path, so that a message that never waits has a slowdown of 1. (The choice is ours. In the study the packet with which a message
-//! is interrupted is cut in two, and the rest crosses the switches as a shorter packet, which takes less time: [`Rules::cut_packets`].)
+//! idle path, so that a message that never waits has a slowdown of 1. (Rackweave's choice. In the study the packet with
+//! which a message is interrupted is cut in two, and the rest crosses the switches as a shorter packet, which takes
+//! less time: [`Rules::cut_packets`].)
 
 use std::cmp::Reverse;
 use std::collections::{BTreeSet, BinaryHeap};
@@ -94,7 +95,7 @@ struct Oracle<'a> {
     timeline: Timeline,
     messages: Vec<Message>,
     free: Vec<u32>,
-    /// The number of messages so far, which orders those that are otherwise equal.
+    /// The number of messages so far, which orders otherwise equal ones.
     serial: u64,
     now: Time,
     due: BinaryHeap<Reverse<(Time, Due, u64, u32)>>,

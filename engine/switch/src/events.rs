@@ -76,7 +76,7 @@ struct Chunks {
 }
 
 impl Chunks {
-    /// Adds an event to the chunks of a bucket, of which `head` is the first; returns the one that is first then.
+    /// Adds an event to the chunks of a bucket, whose first is `head`; returns the chunk that is first then.
     #[inline(never)]
     fn push(&mut self, head: u32, entry: Entry) -> u32 {
         if let Some(chunk) = self.all.get_mut(head as usize)

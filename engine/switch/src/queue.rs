@@ -297,7 +297,7 @@ impl PortQueue {
         Some(packet)
     }
 
-    /// Counts a header, or a packet of data whose turn it is; returns the lists of which the highest is served.
+    /// Counts a header, or a packet of data whose turn it is; returns the lists; the highest is served.
     #[inline(never)]
     const fn weigh(&mut self) -> u8 {
         if self.headers >= self.headers_per_packet {
@@ -347,7 +347,7 @@ mod tests {
             None
         }
 
-        /// Tags from 1000 on are packets of message `tag / 1000`, of which `tag % 1000` bytes remain.
+        /// Tags from 1000 on are packets of message `tag / 1000` with `tag % 1000` remaining bytes.
         fn rank(&self) -> Option<Rank> {
             let (message, remaining) = (MessageId(u64::from(self.0 / 1000)), self.0 % 1000);
             (message.0 > 0).then_some(Rank { message, remaining })

@@ -1,7 +1,7 @@
 //! The interface of a group system to switches: how its packets are recognised and read, and what is done with
 //! them.
 //!
-//! The user-space switch and the simulator are generic over a [`System`]. It is implemented beside its protocol
+//! The user-space switch and the simulator are generic over a [`System`]. It is implemented next to its protocol
 //! (`orca::system`), and several can be combined: `Option<S>` is a system that a configuration may omit,
 //! and `(A, B)` runs two on the same switches, each on its own packets. `()` has no packets and no program.
 //!
@@ -31,7 +31,7 @@ pub struct Protocol {
     pub port: u16,
     /// The protocol's IPv4 multicast address, in frames, and the destination that represents it.
     pub group: Option<([u8; 4], HostId)>,
-    /// Whether a damaged packet may go on, because those that act on its content find the damage by a check of the system or by UDP's
+    /// Whether a damaged packet may go on, because whoever acts on its content finds the damage by a check of the system or by UDP's
     /// checksum. Where a switch acts on packets that have no other check than UDP's, an injected fault loses them instead of damaging
     /// them, as an interface that verifies the checksum does.
     pub has_check: bool,

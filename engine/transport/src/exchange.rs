@@ -1,8 +1,8 @@
 //! What the transports have in common whose receivers acknowledge whole messages: NDP, pHost, Polo, pFabric, SIRD, Swift, dcPIM and UET.
 //!
 //! # At most once
-//! A finished exchange is remembered for [`Config::finished_for`], so that late or duplicate packets do not start it again. A
-//! restarted peer has lost this memory: a message of which it had a part is sent again from the start.
+//! A finished exchange is remembered for [`Config::finished_for`], so that late or duplicate packets do not start it
+//! again. A restarted peer has lost this memory: a message that it had in part is sent again from the start.
 //!
 //! # Memory
 //! For any input, a host holds at most [`Config::max_exchanges`] exchanges (further ones are refused with

@@ -1,5 +1,5 @@
-//! Datagrams: UDP (RFC 768), followed by the message and the offset that the payload belongs to. The layout of the
-//! latter is ours, since UDP has no messages longer than a packet.
+//! Datagrams: UDP (RFC 768), followed by the message and the offset that the payload belongs to. The layout of message
+//! and offset is Rackweave's: UDP has no messages longer than a packet.
 
 use core::fmt;
 

@@ -1,5 +1,5 @@
-//! dcPIM's headers. The authors' code names the packets and their fields, but no layout that others must follow, so the
-//! layout is ours.
+//! dcPIM's headers. The authors' code names the packets and their fields, but no layout that others must follow. The
+//! layout is Rackweave's.
 
 use core::fmt;
 
@@ -80,7 +80,7 @@ exchange_header! {
     Release = 6 "RELEASE" from sender as "a dcPIM RELEASE" of size::CONTROL {
         /// The receiver's epoch.
         epoch: u32 = word,
-        /// Those that it does not have.
+        /// The channels that it does not have.
         channels: Channels = extra,
     },
     /// Permission to send one packet.

@@ -167,7 +167,7 @@ impl Extra for u8 {
 /// code, a name, the end of the message that sends it, and, if it has fields, its name in errors and its size. A field is
 ///
 /// - a `word`: behind the prologue, in the order of the list;
-/// - `extra`: in the prologue's field for that, of which a packet has one at most;
+/// - `extra`: in the prologue's field for that; a packet has one at most;
 /// - `flag(BIT)`: in the prologue's flags;
 /// - `payload`: not in the header, the length of what follows.
 ///

@@ -88,7 +88,7 @@ pub struct Header {
 }
 
 /// Time stamps of DATA, from which Leverage Homa measures round trips, in nanoseconds modulo 2^32 of the clock of the
-/// host that made the stamp; 0: none. The fields are ours, since the slides do not show theirs. Only
+/// host that made the stamp; 0: none. The fields are Rackweave's; the slides show none. Only
 /// [`Layout::Leverage`] has room for them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct DataStamps {

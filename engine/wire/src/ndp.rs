@@ -1,4 +1,4 @@
-//! NDP's headers. The paper gives the fields' meaning but no layout, so the layout is ours.
+//! NDP's headers. The paper gives the fields' meaning but no layout; the layout is Rackweave's.
 
 use core::fmt;
 

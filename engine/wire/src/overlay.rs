@@ -262,7 +262,7 @@ pub fn decode_path(bytes: &[u8]) -> Result<(Envelope, PathMessage, Range<usize>)
     Ok((envelope, message, payload))
 }
 
-/// Decodes the header of a packet's datagram, of which `bytes` need hold no more. `None`: it is of another kind.
+/// Decodes the header of a packet's datagram; `bytes` need hold no more of it. `None`: it is of another kind.
 ///
 /// # Errors
 /// See [`Malformed`].

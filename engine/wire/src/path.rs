@@ -8,7 +8,8 @@
 //!
 //! Between hosts without a key it is in a datagram of [`crate::overlay`] ([`crate::overlay::encode_path`]), and sealed in one of [`crate::secure`]
 //! otherwise ([`crate::secure::encode_path`]). The overhead is the same. Probes are those of RFC 8899 (DPLPMTUD), section 4.1: padding that an endpoint
-//! sends to learn whether datagrams of this length arrive, so that no data is lost with them. The format is ours.
+//! sends to learn whether datagrams of this length arrive, so that no data is lost with them. The format is
+//! Rackweave's.
 
 use core::ops::Range;
 

@@ -1,5 +1,5 @@
-//! pFabric's headers. The paper (Alizadeh et al., SIGCOMM'13) gives the fields' meaning but no layout, so the layout is
-//! ours.
+//! pFabric's headers. The paper (Alizadeh et al., SIGCOMM'13) gives the fields' meaning but no layout; the layout is
+//! Rackweave's.
 
 use core::fmt;
 
@@ -50,7 +50,8 @@ exchange_header! {
         /// Length of the payload (on the wire: the remainder of the packet).
         len: u16 = payload,
     },
-    /// Asks for an acknowledgement (section 4.3). The paper's probe carries one byte of the message; ours carries none.
+    /// Asks for an acknowledgement (section 4.3). The paper's probe carries one byte of the message; Rackweave's
+    /// carries none.
     Probe = 2 "PROBE" from sender as "a pFabric PROBE" of size::PROBE {
         /// Length of the whole message.
         message_length: u32 = word,

@@ -1,4 +1,4 @@
-//! Polo's headers. The talk gives the packets' names and meaning but no layout, so fields and layout are ours.
+//! Polo's headers. The talk gives the packets' names and meaning but no layout; fields and layout are Rackweave's.
 
 use core::fmt;
 

@@ -20,7 +20,8 @@
 //!
 //! A sealed packet is exactly as long as the same packet with the plain envelope of [`crate::overlay`]: 14 clear bytes, 2 sealed
 //! ones and the tag take the place of its 32. There are no host numbers, since these datagrams do not cross a switch of this
-//! project, and no checksums, since the tag finds damage too. An *incarnation* is the overlay's. The format is ours.
+//! project, and no checksums, since the tag finds damage too. An *incarnation* is the overlay's. The format is
+//! Rackweave's.
 
 use core::ops::Range;
 

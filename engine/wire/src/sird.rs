@@ -1,4 +1,4 @@
-//! SIRD's headers. The paper names two packet types, DATA and CREDIT, and the bit `csn`; the layout is ours.
+//! SIRD's headers. The paper names two packet types, DATA and CREDIT, and the bit `csn`; the layout is Rackweave's.
 
 use core::fmt;
 

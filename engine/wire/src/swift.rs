@@ -1,5 +1,5 @@
-//! Swift's headers. The paper (Kumar et al., SIGCOMM'20) describes the congestion control of a transport, Pony Express, whose
-//! packets it does not show, so the layout is ours.
+//! Swift's headers. The paper (Kumar et al., SIGCOMM'20) describes the congestion control of a transport, Pony Express,
+//! whose packets it does not show; the layout is Rackweave's.
 
 use core::fmt;
 

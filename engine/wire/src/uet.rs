@@ -1,5 +1,5 @@
-//! The headers of EQDS and of UET's congestion control. The publications name the fields, and the layout is ours: UET's own
-//! headers (PDS, SES) carry much that a simulated transport does not need.
+//! The headers of EQDS and of UET's congestion control. The publications name the fields, and the layout is
+//! Rackweave's: UET's own headers (PDS, SES) carry much that a simulated transport does not need.
 
 use core::fmt;
 

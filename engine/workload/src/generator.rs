@@ -551,7 +551,7 @@ impl RecurringIncast {
         Ok((Plan::RecurringIncast(self), hosts, None))
     }
 
-    /// Goes on to the next incast, of which the host may have no share. Returns `None` after the last one.
+    /// Goes on to the next incast; the host may have no share of it. Returns `None` after the last one.
     fn advance(
         &self,
         state: &mut RecurringIncastHost,

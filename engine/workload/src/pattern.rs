@@ -170,7 +170,7 @@ pub enum Pattern {
 }
 
 impl Pattern {
-    /// Every sender starts messages at random moments, of which the bytes are this share of its link.
+    /// Every sender starts messages at random moments; their bytes are this share of its link.
     #[must_use]
     pub const fn open_loop(sizes: SizeDist, load: f64) -> Self {
         Self::OpenLoop { sizes, load, counts: LoadCounts::Payload }

@@ -1,6 +1,6 @@
 //! What a host keeps of one peer: sessions, the handshake under way, and the peer's incarnation.
 //!
-//! The rules, which are ours where no source is named:
+//! The rules; a rule without a source is Rackweave's:
 //! - A host asks when it has a packet for a peer and no session, when the session is due to be renewed, or when the peer reports
 //!   that it does not have it. It repeats the ask, then the acceptance, until the peer's first packet confirms the session.
 //! - A session seals at once if the offer was made by the incarnation that is known, or if none is; otherwise the peer has
@@ -8,8 +8,9 @@
 //! - A host accepts acceptances in the order of its offers only, each once: a recorded one cannot bring back an earlier session
 //!   (whose counters would begin again) nor an earlier incarnation.
 //! - The last three sessions open packets, since packets of earlier ones may be late, and both hosts may have asked at once.
-//! - A host that has a ticket of the peer may resume beside an ask. The early session is used only until there is another one
-//!   that seals, and never makes a peer known that somebody else could pretend: see [`Association::on_resume`].
+//! - A host that has a ticket of the peer may resume together with an ask. The early session is used only until there
+//!   is another one that seals, and never makes a peer known that somebody else could pretend: see
+//!   [`Association::on_resume`].
 
 use rackweave_core::{Span, Time};
 use rackweave_wire::secure::{
@@ -328,9 +329,9 @@ impl Association {
         self.ticket.as_deref()
     }
 
-    /// Resumes beside the ask under way, if there is a ticket, no session and no offer yet. `wall_ms` is the time since 1970, and
-    /// `random` is random. Returns whether [`seal_early`](Self::seal_early) gives a session now; the datagram that
-    /// [`poll_ask`](Self::poll_ask) returns must be sent before its packets.
+    /// Resumes together with the ask under way, if there is a ticket, no session and no offer yet. `wall_ms` is the
+    /// time since 1970, and `random` is random. Returns whether [`seal_early`](Self::seal_early) gives a session now;
+    /// the datagram that [`poll_ask`](Self::poll_ask) returns must be sent before its packets.
     pub fn resume(
         &mut self,
         now: Time,
@@ -416,7 +417,7 @@ impl Association {
     ///
     /// A resumption is no answer to anything of this host's, so that someone on the path may have held it back, or may send that of
     /// one process from the port of another. So it never replaces a known incarnation, which would drop what the transport
-    /// remembers of that one's calls. The rule is ours.
+    /// remembers of that one's calls. The rule is Rackweave's.
     ///
     /// # Errors
     /// See [`NotResumed`]. It is to be answered as an ask then, as it is otherwise.

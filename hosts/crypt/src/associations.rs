@@ -129,8 +129,8 @@ impl<T, const MOST: usize> Default for Held<T, MOST> {
 }
 
 impl<T, const MOST: usize> Held<T, MOST> {
-    /// Holds a packet; returns false if there are too many, and drops it. For packets of a sequence, of which the first are of use
-    /// without the later ones.
+    /// Holds a packet; returns false if there are too many, and drops it. For packets of a sequence whose first ones
+    /// are of use without the later ones.
     pub fn push(&mut self, packet: T) -> bool {
         let has_room = self.0.len() < MOST;
         if has_room {
@@ -139,7 +139,7 @@ impl<T, const MOST: usize> Held<T, MOST> {
         has_room
     }
 
-    /// Holds a packet in place of the oldest one if there are too many. For packets that are repeated, of which the last say most.
+    /// Holds a packet in place of the oldest one if there are too many. For repeated packets: the last ones say most.
     pub fn push_newest(&mut self, packet: T) {
         if self.0.len() >= MOST {
             self.0.pop_front();
@@ -290,8 +290,8 @@ impl<K: Copy> Associations<K> {
         }
     }
 
-    /// The peers to which an ask or acceptance is to be sent now ([`Due::Send`]), and those that have not answered in time
-    /// ([`Due::Silent`]), in the order in which they were asked.
+    /// The peers to which an ask or acceptance is to be sent now ([`Due::Send`]), and the peers that have not answered
+    /// in time ([`Due::Silent`]), in the order in which they were asked.
     pub fn poll_asks(&mut self, now: Time, peers: &mut impl Peers<K>) -> Vec<(K, Due)> {
         let mut all = Vec::new();
         let (key, ciphers) = (&self.key, self.ciphers);

@@ -13,7 +13,8 @@ use crate::handshake::Cipher;
 use crate::session::{Exhausted, FORGED_PACKETS, OpenError, nonce, schedule};
 use crate::window::{WINDOW, Window};
 
-/// Packets that are sealed with one key of the cipher. Half of what AES-GCM allows (RFC 9001, section 6.6); the value is ours.
+/// Packets that are sealed with one key of the cipher. Half of what AES-GCM allows (RFC 9001, section 6.6); the value
+/// is Rackweave's.
 pub const GROUP_EPOCH: u64 = 1 << 22;
 
 /// Packets that a group's key seals at most: the counters of 48 bits.
@@ -122,8 +123,8 @@ impl GroupOpen {
         WINDOW
     }
 
-    /// Opens a packet in place. After an error `body` is of no use, and nothing has changed but the number of forged packets, after
-    /// 2^36 of which nothing is opened any more.
+    /// Opens a packet in place. After an error `body` is of no use, and nothing has changed but the number of forged
+    /// packets. After 2^36 of them nothing is opened any more.
     ///
     /// [`OpenError::Replayed`] is authentic: someone who has the key has sealed the packet. RFC 4303, section 3.4.3, lets a receiver drop
     /// a packet whose counter is not new before it checks the tag, which saves time. Here that time is spent, because a receiver draws
@@ -262,7 +263,8 @@ mod tests {
     proptest! {
         #![proptest_config(rackweave_testing::cases(64))]
 
-        /// Packets in any order, each several times, some changed: each is opened once and as it was sealed.
+        /// Packets in any order, each several times, some changed: each is opened once, with the content that was
+        /// sealed.
         #[test]
         fn each_packet_is_opened_once_and_unchanged(
             aes: bool,

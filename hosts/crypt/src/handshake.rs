@@ -23,7 +23,7 @@ use crate::key::Key;
 use crate::limit::Limit;
 use crate::session::Session;
 
-/// How long a secret makes offers. The value is ours.
+/// How long a secret makes offers. The value is Rackweave's.
 pub const EPOCH: Span = Span::from_secs(10);
 
 /// How long an offer can be accepted.
@@ -136,8 +136,8 @@ impl Terms {
     }
 }
 
-/// The secrets of which a host's offers are computed: those of the present epoch and of the one before; and how many offers
-/// and acceptances an address may cause.
+/// The secrets that a host's offers are computed from: those of the present epoch and of the one before; and how many
+/// offers and acceptances an address may cause.
 #[derive(Default)]
 pub struct Offers {
     epoch: u64,

@@ -64,7 +64,7 @@ impl Key {
         &self.psk
     }
 
-    /// Of which the keys of early sessions are derived, together with a ticket's secret.
+    /// The secret that the keys of early sessions are derived from, together with a ticket's secret.
     pub(crate) const fn early(&self) -> &[u8; 32] {
         &self.early
     }

@@ -1,7 +1,7 @@
 //! Authenticated encryption of datagrams between two hosts that share a key. Nothing here does I/O, reads a clock or makes
 //! random numbers: time and randomness are arguments.
 //!
-//! - [`Key`]: the secret that all hosts share, of which it derives the Noise pre-shared key and a key for tags.
+//! - [`Key`]: the secret that all hosts share. It derives the Noise pre-shared key and a key for tags from it.
 //! - [`handshake`]: Noise NNpsk0 in one round trip, in which the host that is asked keeps no state.
 //! - [`Session`]: keys by direction, packet protection with an AEAD, counters as nonces, and a replay [`Window`].
 //! - [`GroupSeal`], [`GroupOpen`]: protection of packets that one host sends to many under one key.

@@ -1,4 +1,5 @@
-//! Resumption: a ticket that a host has handed out lets the peer send packets beside its next ask, before any answer (0-RTT).
+//! Resumption: a ticket that a host has handed out lets the peer send packets together with its next ask, before any
+//! answer (0-RTT).
 //!
 //! A *ticket* is a name; its *secret* is a keyed hash of the name and of the address that it was issued to, with a key that is
 //! random for each start of the issuer. So the issuer stores nothing about tickets, a ticket names its holder's address, as a
@@ -46,8 +47,8 @@ pub const STRIKES: usize = 1 << 16;
 /// RFC 8446, section 4.2.10). The value is our choice: at full size they fill the windows of our transports at 10 Gbps.
 pub const EARLY_PACKETS: u64 = 128;
 
-/// How long an early session is used. The handshake beside it takes a round trip. Together with [`FRESH`] it bounds how late a
-/// packet that somebody holds back can be opened.
+/// How long an early session is used. The handshake in parallel with it takes a round trip. Together with [`FRESH`] it
+/// bounds how late a packet that somebody holds back can be opened.
 pub const EARLY_LIFETIME: Span = Span::from_secs(5);
 
 /// A ticket that a host has received, with its secret. [`fmt::Debug`] does not print that.
@@ -220,8 +221,8 @@ impl Strikes {
     }
 }
 
-/// What a host needs to issue tickets and to accept resumptions: a key for each [`TICKET_LIFETIME`], of which the one before is
-/// kept for as long, and the register.
+/// What a host needs to issue tickets and to accept resumptions: a key for each [`TICKET_LIFETIME`], with the previous
+/// one kept for as long, and the register.
 #[derive(Default)]
 pub struct Tickets {
     epoch: u64,

@@ -3,15 +3,15 @@
 /// Bits of a block.
 const BLOCK: u64 = 64;
 
-/// Blocks, one of which is always being refilled.
+/// Blocks; one is always being refilled.
 const BLOCKS: usize = 129;
 
 /// Counters that may be accepted late. Packets of different priorities overtake each other by as much as a switch's queues
 /// hold, so it is far above IPsec's customary 64 (RFC 4303, section 3.4.3). The value is our choice.
 pub const WINDOW: u64 = (BLOCKS as u64 - 1) * BLOCK;
 
-/// A sliding window over 64-bit counters, of which each is accepted once and those that are more than [`WINDOW`] behind the
-/// highest not at all. A ring of blocks of bits, as in RFC 6479, so that nothing is shifted.
+/// A sliding window over 64-bit counters. Each is accepted once; counters more than [`WINDOW`] behind the highest are
+/// not accepted. A ring of blocks of bits, as in RFC 6479, so that nothing is shifted.
 #[derive(Clone, Debug)]
 pub struct Window {
     /// One above the highest counter that was accepted.

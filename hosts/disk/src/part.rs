@@ -234,8 +234,8 @@ impl Part {
     /// says so. With `sync` no crash undoes it, see [`Part`].
     ///
     /// # Errors
-    /// If the file is not as it was written, the target exists, or the system refuses. Only after [`PartError::Unsettled`] it has its new
-    /// name.
+    /// If the file has changed since it was written, the target exists, or the system refuses. Only after
+    /// [`PartError::Unsettled`] it has its new name.
     pub fn publish(
         &self,
         target: &OsStr,

@@ -73,7 +73,7 @@ impl<T> DerefMut for Known<T> {
     }
 }
 
-/// Peers by number and by address. Those that were named stay; of strangers there is a bounded number, and the one that was silent for
+/// Peers by number and by address. Named ones stay; of strangers there is a bounded number, and the one that was silent for
 /// longest makes room for a further one.
 ///
 /// A number names another peer only after all other free numbers have been given.
@@ -93,7 +93,7 @@ pub struct AddressTable<T> {
 }
 
 impl<T> AddressTable<T> {
-    /// An empty table, which gives these numbers, of which there must be more than peers.
+    /// An empty table, which gives these numbers. There must be more numbers than peers.
     #[must_use]
     pub fn new(numbers: Range<u32>, limit: Strangers) -> Self {
         Self {
@@ -241,7 +241,7 @@ impl<T> AddressTable<T> {
         }
     }
 
-    /// The stranger that was silent for longest, of those that are not in use and were silent for long enough.
+    /// The stranger that was silent for longest, among strangers that are not in use and were silent for long enough.
     fn most_silent(&mut self, now: Time, in_use: impl Fn(HostId) -> bool) -> Option<HostId> {
         let mut used = None;
         loop {

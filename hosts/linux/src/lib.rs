@@ -30,7 +30,7 @@
 //!   the machine refers to.
 //! - [`TcpEndpoint`]: the same calls and events over the kernel's TCP. [`AnyEndpoint`] is either.
 //! - [`switch`]: the switches of a fabric at real rates, between UDP ports or interfaces. They run the programs of a
-//!   group system ([`rackweave_switch::system`]), of which this crate knows none.
+//!   group system ([`rackweave_switch::system`]); this crate knows none.
 //! - [`addresses`]: peers by number and by address, with a bound on strangers.
 //! - [`capability`]: what this process may do. [`netns`]: hosts as network namespaces.
 //! - [`Clock`]: the only place that reads the time. [`wait`]: sleeping until a socket is ready or a time has come.

@@ -84,7 +84,7 @@ impl System {
     }
 }
 
-/// Measures all systems in turn, and prints each beside plain TCP.
+/// Measures all systems in turn, and prints each compared with plain TCP.
 async fn compare(title: &str, addresses: &[SocketAddr]) {
     let plain = TcpStream::connect(addresses[0]).await.expect("a connection");
     plain.set_nodelay(true).expect("no delay");

@@ -27,7 +27,7 @@ const MAX_MESSAGE: u32 = 64 << 20;
 /// A transport and its parameters, the same at both ends.
 ///
 /// The profiles are those of the simulator, adapted to real hosts: windows that cover a round trip between processes,
-/// about two seconds of patience with a silent peer, messages of up to 64 MiB. The choice of these values is ours.
+/// about two seconds of patience with a silent peer, messages of up to 64 MiB. The values are Rackweave's choice.
 #[derive(Clone, Debug)]
 pub struct Transport(Kind);
 
@@ -263,8 +263,9 @@ impl NodeConfig {
     }
 
     /// Keeps in this file what servers that [accept early calls](NodeConfig::accept_early) hand out, so that the first
-    /// [idempotent](crate::Call::idempotent) calls of the next process need not wait for a handshake: they are sent beside it. The
-    /// file is replaced as a whole, has mode 0600, and several processes may use it. Only with a [key](NodeConfig::key).
+    /// [idempotent](crate::Call::idempotent) calls of the next process need not wait for a handshake: they are sent
+    /// together with it. The file is replaced as a whole, has mode 0600, and several processes may use it. Only with a
+    /// [key](NodeConfig::key).
     ///
     /// Someone on the path who holds such a call back can have it executed up to fifteen seconds later, in addition to its own
     /// execution; and who learns the content of this file and the key can read the early calls of the last hour.
@@ -275,9 +276,9 @@ impl NodeConfig {
         self
     }
 
-    /// Accepts early calls: those that their clients have marked as [idempotent](crate::Call::idempotent) and sent beside the
-    /// handshake ([`NodeConfig::tickets`]). Each is accepted once, but its client cannot know whether it was. Only with a
-    /// [key](NodeConfig::key).
+    /// Accepts early calls: the client has marked them as [idempotent](crate::Call::idempotent), and sent them together
+    /// with the handshake ([`NodeConfig::tickets`]). Each is accepted once, but its client cannot know whether it was.
+    /// Only with a [key](NodeConfig::key).
     #[must_use]
     pub const fn accept_early(mut self) -> Self {
         self.accept_early = true;
@@ -308,7 +309,7 @@ impl NodeConfig {
         self
     }
 
-    /// Bytes that a stream accepts from its writer beyond those that the peer has: 1 MiB.
+    /// Bytes that a stream accepts from its writer beyond the bytes that the peer has: 1 MiB.
     #[must_use]
     pub const fn write_ahead(mut self, bytes: u64) -> Self {
         self.write_ahead = if bytes == 0 { 1 } else { bytes };

@@ -61,7 +61,7 @@ pub(crate) struct Driver {
     /// The socket again, while its buffer is full. It is not registered permanently, because the kernel would wake the task
     /// for each datagram that has left.
     writable: Option<AsyncFd<OwnedFd>>,
-    /// Whether a task that it wakes, or that wakes it, may run before those that are ready: the runtime has several threads. To
+    /// Whether a task that it wakes, or that wakes it, may run before ready ones: the runtime has several threads. To
     /// send what waits, it then lets the ready tasks run first.
     yields: bool,
     /// Whether it has done so.

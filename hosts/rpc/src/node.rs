@@ -60,7 +60,7 @@ pub struct Stats {
     pub arriving_bytes: u64,
     /// Bytes that have arrived on streams and have not been read.
     pub unread_bytes: u64,
-    /// Outstanding calls and one-way messages, including those that wait for room.
+    /// Outstanding calls and one-way messages, waiting ones included.
     pub calls: usize,
     /// Calls and one-way messages that wait for room.
     pub calls_without_room: usize,
@@ -72,7 +72,7 @@ pub struct Stats {
     pub streams: usize,
     /// Calls that were answered.
     pub answered: u64,
-    /// Calls that failed, except those that the application cancelled.
+    /// Calls that failed, without calls that the application cancelled.
     pub failed: u64,
     /// Requests, messages and streams that arrived.
     pub received: u64,

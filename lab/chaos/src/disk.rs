@@ -221,7 +221,7 @@ impl FileNode {
         *live = durable.clone();
     }
 
-    /// Makes pages permanent, except those that are lost.
+    /// Makes pages permanent, except lost ones.
     fn sync(&mut self, mut is_lost: impl FnMut() -> bool) {
         let Self { live, durable, dirty, .. } = self;
         (durable.mode, durable.modified) = (live.mode, live.modified);

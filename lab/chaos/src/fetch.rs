@@ -5,9 +5,10 @@
 //! machine loses power, or its disk is full, fails or writes less than it was given; and then another attempt is made. There is no
 //! network here: the protocols run in [`Product::Image`](super::Product::Image), without a disk.
 //!
-//! What must hold: a file that has its name has the bytes of the image, or those that it had before; what
-//! [`Target::finish`](rackweave_image::Target::finish) has reported as complete is, and is after a power failure at that moment; a damaged chunk is refused; an attempt after
-//! one that was killed has every chunk that was written before; and an attempt without faults ends.
+//! What must hold: a file that has its name has the bytes of the image, or its earlier bytes. What
+//! [`Target::finish`](rackweave_image::Target::finish) has reported as complete is complete, also after a power failure
+//! at that moment. A damaged chunk is refused. An attempt after one that was killed has every chunk that was written
+//! before. An attempt without faults ends.
 
 use std::ffi::OsStr;
 use std::fmt::Write as _;
@@ -30,7 +31,7 @@ const NAME: &str = "disk.img";
 /// Attempts with faults at most.
 const MOST_FAULTY: u64 = 7;
 
-/// Attempts without faults, of which one must end.
+/// Attempts without faults; one of them must end.
 const CALM: u64 = 2;
 
 /// An image in memory.

@@ -16,7 +16,7 @@ pub use self::read::{ReadError, Results};
 use crate::results::seeds::t_quantile;
 use crate::study;
 
-/// The number of measures of a point that are compared unless all are asked for, without those of streams beside it.
+/// The number of measures of a point that are compared unless all are asked for, without those of background streams.
 pub const HEADLINE_MEASURES: usize = HEADLINES.len();
 
 /// The measures that are compared unless all are asked for: those of every point that its table shows.
@@ -36,7 +36,7 @@ const HEADLINES: [&str; 13] = [
     "queue_bytes.mean",
 ];
 
-/// The measures of every stream beside the measured messages that are compared unless all are asked for.
+/// The measures of every background stream that are compared unless all are asked for.
 const STREAM_HEADLINES: [&str; 7] = [
     "messages.completed",
     "messages.failed",
@@ -47,7 +47,7 @@ const STREAM_HEADLINES: [&str; 7] = [
     "latency_us.p99",
 ];
 
-/// Returns whether a measure is one of those of a stream beside the measured messages, such as `background[incast].slowdown.p99`.
+/// Returns whether a measure is one of those of a background stream, such as `background[incast].slowdown.p99`.
 fn is_stream_headline(name: &str) -> bool {
     let of_stream = name.strip_prefix("background[").and_then(|rest| rest.split_once("]."));
     of_stream.is_some_and(|(_, measure)| STREAM_HEADLINES.contains(&measure))
@@ -149,7 +149,7 @@ pub struct Difference {
 
 impl Difference {
     /// Compares two results. With `all` every measure is compared, otherwise the headlines of the measured messages and of every stream
-    /// beside them, and what is particular to casts, images, aggregation and plans.
+    /// of background streams, and what is particular to casts, images, aggregation and plans.
     ///
     /// Points are the same if their labels and swept values are. If those of one sweep have no counterpart at all, points with a
     /// label that is unique on both sides are.
@@ -189,8 +189,8 @@ impl Difference {
         measures.filter(|measure| measure.finding == finding).count()
     }
 
-    /// Returns whether the results are the same as far as can be said: both complete, with the same points and measures, and no measure
-    /// that differs, or of which that is not known.
+    /// Returns whether the results are the same as far as can be said: both complete, with the same points and
+    /// measures, and no measure that differs, or may differ.
     #[must_use]
     pub fn is_none(&self) -> bool {
         let differs = |finding| self.count(finding) > 0;
@@ -224,7 +224,7 @@ fn pairs(
     points
 }
 
-/// Returns the name of a point: its label, and the values that are swept beside the transport.
+/// Returns the name of a point: its label, and the values that are swept in addition to the transport.
 fn name_of(label: &str, set: &Map<String, Value>) -> String {
     let others = set.iter().filter(|(key, _)| *key != "transport.name");
     let others = others.map(|(key, value)| {
@@ -245,7 +245,7 @@ fn compare(a: &Group, b: &Group, all: bool) -> Point {
     let (mut measures, mut incomplete) = (Vec::new(), Vec::new());
     for name in names.into_iter().filter(|name| is_shown(name)) {
         match (a.measures.get(name), b.measures.get(name)) {
-            // Values that are missing in the same runs of both, beside equal ones, are no difference.
+            // Values that are missing in the same runs of both, next to equal ones, are no difference.
             (Some(x), Some(y)) if (x.len() == a.runs && y.len() == b.runs) || is_equal(x, y) => {
                 measures.push(measure(name.clone(), x, y));
             }

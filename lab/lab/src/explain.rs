@@ -16,8 +16,8 @@ use crate::study::Study;
 
 /// Packet-hops that a core simulates in a second, measured with Homa, DCTCP and TCP: 7 to 12 million.
 const HOPS_PER_CPU_SECOND: f64 = 9e6;
-/// What a message costs beside its packets, with TCP and with other transports: it counts where messages are short. Measured with W3 on
-/// a fat-tree of 128 hosts.
+/// What a message costs in addition to its packets, with TCP and with other transports: it counts where messages are
+/// short. Measured with W3 on a fat-tree of 128 hosts.
 const CPU_SECONDS_PER_TCP_MESSAGE: f64 = 12e-6;
 const CPU_SECONDS_PER_MESSAGE: f64 = 6e-6;
 /// A run that is this many times as long as its measured messages take to start gets a warning.
@@ -64,7 +64,7 @@ pub struct Explanation {
     pub started_us: Option<f64>,
     /// Simulated time until they have ended: an estimate.
     pub simulated_us: Option<f64>,
-    /// The streams beside the measured messages, in words.
+    /// The background streams, in words.
     pub background: Vec<String>,
     /// Why the run will take longer than one would think.
     pub warning: Option<String>,
@@ -354,7 +354,7 @@ fn one_thread(point: &PointSpec) -> Option<String> {
     }
 }
 
-/// Describes a stream beside the measured messages.
+/// Describes a background stream.
 fn described(stream: &StreamConfig, volume: &Volume) -> String {
     let number = match (volume.per_second, volume.messages) {
         (Some(rate), _) => format!("{} messages/s", short(rate)),

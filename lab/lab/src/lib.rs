@@ -5,7 +5,8 @@
 //! - [`list`]: the scenarios, transports, patterns and size distributions that exist.
 //! - [`run`]: runs in the simulator, on all cores.
 //! - [`sweep`]: sweeps whose points are run by several processes.
-//! - [`study`]: what points measure beside ordinary messages: files and images for many hosts, jobs, vectors, plans of circuits.
+//! - [`study`]: what points measure in addition to ordinary messages: files and images for many hosts, jobs, vectors,
+//!   plans of circuits.
 //! - [`results`]: the results of a scenario's runs.
 //! - [`report`]: results as a table and as an HTML page.
 //! - [`redraw`]: reports on finished results.

@@ -126,7 +126,7 @@ fn scenarios() -> Vec<Item> {
     items
 }
 
-/// Scenario files of the current directory and of `scenarios` in it; not those that are built in.
+/// Scenario files of the current directory and of `scenarios` in it; not the built-in ones.
 fn files() -> Vec<Item> {
     let dirs = [Path::new("."), Path::new("scenarios"), Path::new("scenarios/papers")];
     let is_new = |path: &Path| {

@@ -55,7 +55,7 @@ impl<'de, D: Deserializer<'de>> Deserializer<'de> for Nullable<D> {
     }
 }
 
-/// Passes values on; those that have values in them with the same rule.
+/// Passes values on, and the values in them with the same rule.
 impl<'de, V: Visitor<'de>> Visitor<'de> for Nullable<V> {
     type Value = V::Value;
 

@@ -28,7 +28,7 @@ impl Results {
         self.to_html_beside(scenario, command, Vec::new())
     }
 
-    /// Returns the HTML page with links to the files beside it.
+    /// Returns the HTML page with links to the files next to it.
     fn to_html_beside(&self, scenario: &Scenario, command: &str, files: Vec<String>) -> String {
         let head = Head {
             title: scenario.title.clone(),
@@ -83,9 +83,9 @@ pub struct OutputDir {
 
 /// The suffix of files that are not complete yet.
 const PARTIAL_SUFFIX: &str = ".part";
-/// Files that every run writes beside CSV files and pictures.
+/// Files that every run writes as well as CSV files and pictures.
 const ALWAYS: [&str; 3] = ["summary.json", "scenario.resolved.toml", "report.html"];
-/// Files that only some runs write. Those of an earlier run must not remain beside new ones.
+/// Files that only some runs write. Those of an earlier run must not remain next to new ones.
 const OPTIONAL: [&str; 8] = [
     "over_seeds.csv",
     "traffic.csv",

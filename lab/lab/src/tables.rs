@@ -31,7 +31,7 @@ pub struct TableColumn {
     pub values: Values,
 }
 
-/// The values of a column. Those that are missing are `None`, as they are empty in a CSV file.
+/// The values of a column. Missing ones are `None`, as they are empty in a CSV file.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Values {
     /// Whole numbers.
@@ -240,7 +240,7 @@ pub(crate) trait Sink {
     ) -> Result<(), Self::Error>;
 }
 
-/// Passes all tables of these points to a sink: those that every run has first.
+/// Passes all tables of these points to a sink: first the ones that every run has.
 pub(crate) fn write<S: Sink>(points: &[PointResult], sink: &mut S) -> Result<(), S::Error> {
     let any = |is: &dyn Fn(&PointResult) -> bool| points.iter().any(is);
     let always = true;
@@ -445,7 +445,7 @@ pub(crate) fn names_of_kinds() -> Vec<&'static str> {
     }
 }
 
-/// Returns the names of a table's columns after those that identify the point.
+/// Returns the names of a table's columns after the ones that identify the point.
 pub(crate) fn columns_of(name: &str) -> Vec<&'static str> {
     let columns = Declared::of(name).columns;
     columns.into_iter().skip(LEAD_COLUMNS.len()).map(|(name, _)| name).collect()

@@ -41,7 +41,7 @@ pub(crate) struct File {
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct ScenarioSpec {
-    /// A file beside `claims.toml`, or the name of a built-in scenario.
+    /// A file next to `claims.toml`, or the name of a built-in scenario.
     pub(crate) file: String,
     #[serde(default)]
     pub(crate) quick: Quick,
@@ -119,7 +119,7 @@ pub(crate) struct Rule {
     /// A further allowed deviation, in the unit of the metric.
     #[serde(default)]
     pub(crate) slack: f64,
-    /// The paper's ratio of left to right, shown beside the measured ratio.
+    /// The paper's ratio of left to right, shown next to the measured ratio.
     pub(crate) paper_ratio: Option<String>,
     /// Whether the outcome is only reported, so that the claim does not depend on it.
     #[serde(default)]
@@ -145,7 +145,7 @@ pub(crate) struct Operand {
     pub(crate) key: Option<String>,
     #[serde(default)]
     pub(crate) of: Selector,
-    /// Keys of which, among the remaining points, the lowest or highest value is chosen.
+    /// Keys whose lowest or highest value among the remaining points is chosen.
     #[serde(default, deserialize_with = "ends")]
     pub(crate) at: BTreeMap<String, End>,
     /// How a list within a point is reduced to a number.
@@ -393,7 +393,8 @@ impl Paper {
         })
     }
 
-    /// Returns the text of a scenario: of the file beside the claims, whose name may lack `.toml`, or else of the built-in one.
+    /// Returns the text of a scenario: of the file next to the claims, whose name may lack `.toml`, or else of the
+    /// built-in one.
     pub(crate) fn scenario_text(&self, spec: &ScenarioSpec) -> Result<ScenarioText, ScenarioError> {
         let beside = self.folder.iter().flat_map(|folder| {
             [spec.file.clone(), format!("{}.toml", spec.file)].map(|name| folder.join(name))

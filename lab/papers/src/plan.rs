@@ -223,7 +223,7 @@ fn load(paper: &Paper, name: &str, request: &Request) -> Result<Run, ScenarioErr
     let quick = request.quick;
     let spec = paper.scenario(name)?;
     let text = paper.scenario_text(spec)?;
-    // Returns the scenario in one world, as all its points and as those that are run.
+    // Returns the scenario in one world, as all its points and as the ones that are run.
     let in_world = |world| {
         let mut sets = request.sets.clone();
         // Real hosts cost what they cost.
@@ -269,7 +269,8 @@ pub(crate) const NO_HOSTS: &str = "it compares the simulator with real hosts, wh
 /// The key that distinguishes the points of the two worlds.
 const WORLD: &str = "world";
 
-/// The keys that `quick` may set beside the sizes of kinds of workload: they determine how much is run, and not what is compared.
+/// The keys that `quick` may set in addition to the sizes of kinds of workload: they determine how much is run, and not
+/// what is compared.
 const SHRINKABLE: [&str; 15] = [
     "measure.messages",
     "measure.warmup",

@@ -59,7 +59,7 @@ pub struct Remarks {
 }
 
 impl Remarks {
-    /// Returns where they are from, and of which day.
+    /// Returns where they are from, and their day.
     pub(crate) fn origin(&self) -> String {
         let Self { file, written, .. } = self;
         let day = if written.is_empty() { String::new() } else { format!(" of {written}") };
@@ -96,7 +96,7 @@ pub struct ClaimResult {
     pub scenario: String,
     /// The CPU time in seconds of the scenarios that it needs; claims may share scenarios.
     pub seconds: f64,
-    /// What the file of claims says beside the numbers.
+    /// What the file of claims says in addition to the numbers.
     pub remarks: Remarks,
     /// How this run differs from that of the claim: what `--quick` has not tried, and what was set.
     pub notes: Vec<String>,

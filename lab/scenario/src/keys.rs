@@ -127,7 +127,7 @@ macro_rules! schemes {
 }
 pub use schemes;
 
-/// Divides a table among groups of keys, each of which is read by itself.
+/// Divides a table among groups of keys; each group is read by itself.
 pub fn divide<const N: usize>(
     table: &Table,
     groups: [&[&'static str]; N],

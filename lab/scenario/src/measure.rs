@@ -216,7 +216,8 @@ impl Measure {
         self.traffic.iter().enumerate().map(resolve).collect()
     }
 
-    /// Refuses keys that have no meaning for a kind of workload, all of which is measured. `help` says what takes their place.
+    /// Refuses keys that have no meaning for a kind of workload that is measured as a whole. `help` says what takes
+    /// their place.
     pub fn check_for_many(&self, kind: &str, help: Option<&'static str>) -> Result<(), Problem> {
         let key = match (self.messages, self.duration) {
             (None, None) => return Ok(()),

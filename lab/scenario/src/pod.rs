@@ -177,7 +177,7 @@ impl Fabric {
         Ok(Topology::Pod(Arc::new(pod)))
     }
 
-    /// The first circuits of a rackless pod: those that are given, or servers in the order of their numbers.
+    /// The first circuits of a rackless pod: the given ones, or servers in the order of their numbers.
     fn first_servers(&self, tors: &[Tor]) -> Result<Circuits, Problem> {
         let ports = tors.iter().map(|tor| u64::from(tor.server_ports)).sum::<u64>();
         let hosts = self.hosts.as_ref().map(|hosts| hosts.0);

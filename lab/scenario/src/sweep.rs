@@ -44,7 +44,7 @@ impl Axis {
     }
 }
 
-/// The key of `[sweep]` that is not a key of the scenario: a list of tables, each of which sets several keys at once.
+/// The key of `[sweep]` that is not a key of the scenario: a list of tables; each sets several keys at once.
 pub const CASES: &str = "cases";
 
 /// Removes `[sweep]` from the tree and returns its axes. Keys may be quoted ("transport.name") or nested.

@@ -24,7 +24,7 @@ pub struct TestbedConfig {
     pub nic: Nic,
     /// The largest estimated load on the machine's switch, in packets times links per second; `None` for no limit.
     pub max_packets_per_second: Option<u64>,
-    /// The largest number of hosts, each of which is a process; `None` for no limit.
+    /// The largest number of hosts; each is a process; `None` for no limit.
     pub max_hosts: Option<u64>,
     /// How far ahead of the link a host passes packets to the kernel.
     pub run_ahead: Span,

@@ -97,7 +97,7 @@ struct PointRun<'a> {
     host_ends: BTreeMap<u32, HostEnd>,
     /// The control plane of jobs, if the scenario has one.
     controller: Option<Controller>,
-    /// How far jobs have come, and those that wait for a grant.
+    /// How far jobs have come, and the jobs that wait for a grant.
     jobs: BTreeMap<u16, JobEnd>,
     ready: VecDeque<u16>,
     /// When the ports that are dark are lit again, by the clock, once the switch has said so.

@@ -112,7 +112,7 @@ pub(super) struct Records {
     /// The jobs whose master is at this host.
     #[serde(skip_serializing_if = "Vec::is_empty", default)]
     pub(crate) jobs: Vec<JobEnd>,
-    /// The numbers of those that have become ready since the last report, and wait for a grant.
+    /// The numbers of jobs that have become ready since the last report, and wait for a grant.
     #[serde(skip_serializing_if = "Vec::is_empty", default)]
     pub(super) ready: Vec<u16>,
 }
@@ -208,7 +208,7 @@ pub(crate) struct HostEnd {
     pub(super) verified: u64,
     pub(super) lag: Lag,
     pub(super) round_trips: Vec<MeasuredRoundTrips>,
-    /// How often each endpoint had to repair losses, by its number; none of those that use the kernel's TCP.
+    /// How often each endpoint had to repair losses, by its number; none of endpoints that use the kernel's TCP.
     #[serde(default)]
     pub(super) recovery: Vec<(u8, RecoveryCounters)>,
     #[serde(default)]

@@ -15,7 +15,7 @@ use rackweave_swp2p::system::Swp2p;
 use rackweave_swp2p::{directory, switch};
 use rackweave_wire::{frisbee, orca};
 
-/// The systems that the switches of a fabric run; `None` for those that they do not.
+/// The systems that the switches of a fabric run; `None` for systems that they do not run.
 pub type Systems = ((Option<Orca>, Option<Swp2p>), (Option<Multicast>, Option<Reduce>));
 
 /// No system: switches only forward.

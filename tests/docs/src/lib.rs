@@ -6,12 +6,14 @@
 //!   blocks and tables have no sentences; the end of a list item, a heading or a paragraph ends one.
 //! - **Dates** (`2026-11-28`, `28 November`) and **commit hashes** do not stand in documents. [`prose::DATED`] may have one
 //!   line with both, and [`prose::SOURCES`] hashes of other repositories. Code blocks are not read for them.
-//! - **Idioms** for which there are simpler words (`IDIOMS` in [`prose`]) do not stand in documents.
+//! - **Idioms** for which there are simpler words (`IDIOMS` in [`prose`]) do not stand in documents, nor in comments of Rust
+//!   code ([`comments`]). Code spans and code blocks are not read for them.
 //! - **Links** lead to a file, an anchor or a definition that exist, and so does what code, scenarios and scripts cite. Their comments
 //!   name pages that exist, and cite sections by anchors.
 //! - **Generated blocks** equal what their generator writes, every key of a table in the code has a doc comment, and every
 //!   such table stands in a document.
 
+pub mod comments;
 pub mod generated;
 pub mod keys;
 pub mod links;
@@ -147,6 +149,9 @@ pub fn check(files: &[SourceFile]) -> Vec<Problem> {
         problems.extend(prose::check(file));
         let (_, stale) = generate(file, &tables);
         problems.extend(stale);
+    }
+    for file in files.iter().filter(|file| file.path.ends_with(".rs")) {
+        problems.extend(prose::check_comments(file));
     }
     problems.extend(links::check(files));
     problems.extend(keys::undocumented(&tables));

@@ -32,7 +32,7 @@ fn main() -> ExitCode {
     }
 }
 
-/// Returns the number of problems, all of which are printed.
+/// Prints all problems, and returns their number.
 fn run(root: &std::path::Path) -> std::io::Result<usize> {
     let mut files = read(root)?;
     if std::env::var_os("RACKWEAVE_BLESS").is_some() {

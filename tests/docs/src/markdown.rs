@@ -163,7 +163,8 @@ pub fn plain(text: &str) -> String {
     plain.replace("**", "").replace("<br>", " ")
 }
 
-/// Returns the anchors of a document's headings, as GitHub makes them, and those that HTML names.
+/// Returns the anchors of a document's headings, as GitHub makes them, and the anchors that HTML
+/// names.
 #[must_use]
 pub fn anchors(text: &str) -> Vec<String> {
     let mut anchors: Vec<String> = Vec::new();

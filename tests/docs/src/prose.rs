@@ -1,5 +1,6 @@
 //! Rules about sentences, dates and commit hashes.
 
+use crate::comments::comments;
 use crate::markdown::{self, CODE, blocks, plain, without_code};
 use crate::{Problem, SourceFile};
 
@@ -39,8 +40,31 @@ pub fn check(file: &SourceFile) -> Vec<Problem> {
     problems
 }
 
-/// Words in place of which there are simpler ones.
-const IDIOMS: [&str; 4] = ["beside", "of which", "those that", "anew"];
+/// Checks the comments of a Rust source.
+#[must_use]
+pub fn check_comments(file: &SourceFile) -> Vec<Problem> {
+    let mut problems = Vec::new();
+    for comment in comments(&file.text) {
+        for (line, idiom) in idioms(&comment.text) {
+            let message = format!("an idiom that comments avoid: {idiom}");
+            problems.push(file.problem(comment.line + line - 1, message));
+        }
+    }
+    problems
+}
+
+/// Words that have simpler ones.
+const IDIOMS: [&str; 9] = [
+    "beside",
+    "of which",
+    "those that",
+    "anew",
+    "ours",
+    "as it was",
+    "what is there",
+    "who asks",
+    "is told",
+];
 
 /// Returns the idioms of a text with their lines; one that a line break divides belongs to the first line.
 fn idioms(text: &str) -> Vec<(usize, &'static str)> {
@@ -51,23 +75,23 @@ fn idioms(text: &str) -> Vec<(usize, &'static str)> {
         .enumerate()
         .flat_map(|(index, line)| line.split_whitespace().map(move |word| (index + 1, word)))
         .collect();
-    let is_mark = |c: char| !c.is_alphanumeric();
     let mut found = Vec::new();
-    for (at, (line, first)) in words.iter().enumerate() {
-        let first = first.trim_start_matches(is_mark);
-        found.extend(IDIOMS.into_iter().filter_map(|idiom| {
-            // Marks may stand around the idiom, not within it.
-            let is_it = match idiom.split_once(' ') {
-                None => first.trim_end_matches(is_mark) == idiom,
-                Some((one, two)) => {
-                    let next = words.get(at + 1).map(|(_, next)| next.trim_end_matches(is_mark));
-                    first == one && next == Some(two)
-                }
-            };
-            is_it.then_some((*line, idiom))
-        }));
+    for (at, (line, _)) in words.iter().enumerate() {
+        let begins = |idiom: &&str| begins_with(words[at..].iter().map(|(_, word)| *word), idiom);
+        found.extend(IDIOMS.into_iter().filter(begins).map(|idiom| (*line, idiom)));
     }
     found
+}
+
+/// Returns whether words begin with an idiom. Marks may stand around it, not within it.
+fn begins_with<'a>(mut words: impl Iterator<Item = &'a str>, idiom: &str) -> bool {
+    let is_mark = |c: char| !c.is_alphanumeric();
+    let last = idiom.split(' ').count() - 1;
+    idiom.split(' ').enumerate().all(|(index, part)| {
+        let word = words.next().unwrap_or("");
+        let word = if index == 0 { word.trim_start_matches(is_mark) } else { word };
+        part == if index == last { word.trim_end_matches(is_mark) } else { word }
+    })
 }
 
 /// Returns a message for each sentence that is too long.
@@ -256,11 +280,42 @@ mod tests {
             ("of which", "x\n\n| a | two, of which one |\n|---|---|"),
             ("those that", "those\nthat end"),
             ("anew", "it begins anew,"),
+            ("ours", "The choice is ours."),
+            ("as it was", "(as it\nwas)"),
+            ("what is there", "omits what is there already"),
+            ("who asks", "the one who asks."),
+            ("is told", "The sender is told:"),
         ] {
             let found = problems("a.md", text);
             assert!(found.len() == 1 && found[0].ends_with(idiom), "{found:?}");
         }
-        assert_eq!(problems("a.md", "`beside` besides cast-beside-traffic those. That"), [""; 0]);
+        let text =
+            "`beside` besides cast-beside-traffic those. That hours, as it. Was what is, there";
+        assert_eq!(problems("a.md", text), [""; 0]);
+    }
+
+    #[test]
+    fn idioms_of_comments_are_a_problem() {
+        let problems = |text: &str| {
+            let file = SourceFile { path: "a.rs".into(), text: text.into() };
+            crate::check(&[file]).iter().map(ToString::to_string).collect::<Vec<_>>()
+        };
+        let code =
+            "//! A of which.\n\n/// B\n/// beside it: those\n/// that c.\nlet ours = 1; // Ours.\n";
+        let expected = [(1, "of which"), (4, "beside"), (4, "those that"), (6, "ours")];
+        let expected = expected
+            .map(|(line, idiom)| format!("a.rs:{line}: an idiom that comments avoid: {idiom}"));
+        assert_eq!(problems(code), expected);
+        // Neither code nor strings, and no comments that code divides.
+        for text in [
+            "let ours = \"// beside\";",
+            "// `ours`",
+            "/// ```\n/// beside(a);\n/// ```",
+            "// those\nlet a = 1; // that",
+            "/// those\n// that",
+        ] {
+            assert_eq!(problems(text), [""; 0], "{text}");
+        }
     }
 
     #[test]

@@ -181,7 +181,7 @@ fn message(from: HostId, to: HostId, bytes: &[u8]) -> Option<Full<Header>> {
     Some((packet(from, to, read.header.body), bytes[read.payload].to_vec()))
 }
 
-/// A message of which one byte is changed.
+/// A message with one changed byte.
 fn changed(
     input: &mut Input<'_>,
     from: HostId,

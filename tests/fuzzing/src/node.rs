@@ -9,7 +9,7 @@ use crate::mesh::Station;
 /// A packet with its payload.
 pub(crate) type Full<H> = (Packet<H>, Vec<u8>);
 
-/// A node that takes and gives payload beside its packets.
+/// A node that takes and gives payload as well as its packets.
 pub(crate) trait Laden: Node {
     /// The address that all hosts receive.
     const GROUP: Option<HostId> = None;

@@ -268,7 +268,7 @@ fn forged(input: &mut Input<'_>, to: u32) -> Option<Packet<Header>> {
     packet(src, dst, input.block())
 }
 
-/// A packet of which one byte is changed.
+/// A packet with one changed byte.
 fn changed(input: &mut Input<'_>, of: &Packet<Header>) -> Option<Packet<Header>> {
     let mut bytes = Vec::new();
     // Without a check, which few changes would pass.

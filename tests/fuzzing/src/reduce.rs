@@ -188,7 +188,7 @@ pub(crate) fn forged(input: &mut Input<'_>, workers: u32) -> Option<Full<Header>
     Some((packet, bytes[read.payload].to_vec()))
 }
 
-/// A message of which one byte is changed.
+/// A message with one changed byte.
 pub(crate) fn changed(input: &mut Input<'_>, of: &Full<Header>) -> Option<Full<Header>> {
     let mut bytes = Vec::new();
     reduce::encode(&of.0.header.message, &mut bytes);

@@ -37,7 +37,8 @@ pub fn state(bytes: &[u8]) {
     }
 }
 
-/// Any bytes as a file of tickets of early calls: they are refused, or what was read is written and read again as it was.
+/// Any bytes as a file of tickets of early calls: they are refused, or what was read is the same after it was written
+/// and read again.
 fn tickets(bytes: &[u8]) {
     if let Ok(store) = TicketStore::from_bytes(bytes) {
         assert!(store.len() <= MAX_TICKETS && store.addresses().count() == store.len());
@@ -85,7 +86,7 @@ fn large_file() -> FileHeader {
     }
 }
 
-/// Goes on with a cast of which these files are left, and returns at which byte of the stream.
+/// Goes on with a cast that has left these files, and returns at which byte of the stream.
 fn cast(folder: &Path, kind: u8, bytes: &[u8]) -> Option<u64> {
     let mut input = Input::new(bytes);
     let (part, blocks) = (input.block(), input.block());
@@ -140,7 +141,7 @@ fn image(folder: &Path, bytes: &[u8]) {
     let path = folder.join("disk");
     let progress = Progress::default();
     let open = || Target::open(&path, manifest.clone(), &TargetConfig::default(), &progress);
-    // The file that an attempt leaves which has written nothing, and the record beside it.
+    // The file that an attempt leaves which has written nothing, and the record next to it.
     let target = open().expect("a directory that can be written");
     assert_eq!(target.missing().len(), CHUNKS);
     drop(target);
@@ -233,7 +234,7 @@ mod tests {
         let corpus: PathBuf =
             [env!("CARGO_MANIFEST_DIR"), "..", "..", "fuzz", "corpus", "state"].iter().collect();
         for (name, entries, begins_at) in seeds() {
-            // An even kind: of a cast, with its head and with checksums. Then the bytes of the two files beside it.
+            // An even kind: of a cast, with its head and with checksums. Then the bytes of the two files next to it.
             let mut seed = vec![0, 4, b'a', b'b', b'c', b'd', 0];
             for entry in &entries {
                 seed.push(u8::try_from(entry.len()).expect("a short entry"));

@@ -52,7 +52,7 @@ struct Host {
     id: HostId,
     machine: Machine,
     fates: Vec<Event>,
-    /// The streams of this host, with those that others opened.
+    /// The streams of this host, opened by others included.
     streams: Vec<(HostId, MessageId)>,
     directions: BTreeMap<(HostId, MessageId), Direction>,
 }
@@ -252,7 +252,7 @@ fn forged(input: &mut Input<'_>, to: HostId, from: HostId) -> Option<Packet<Head
     Some(packet)
 }
 
-/// A packet of which one byte of the header is changed.
+/// A packet with one changed byte in its header.
 fn changed(input: &mut Input<'_>, packet: &Packet<Header>) -> Option<Packet<Header>> {
     let (layout, mut bytes) = (layout(input), Vec::new());
     let ports = Ports::of_packet(packet);

@@ -6,8 +6,8 @@ use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
-/// The first of the ports that are given out, and their number: they lie below those that the kernel assigns by itself
-/// (`ip_local_port_range`), so that no other socket of the tests takes one of them meanwhile.
+/// The first of the ports that are given out, and their number: they lie below the ports that the kernel assigns by
+/// itself (`ip_local_port_range`), so that no other socket of the tests takes one of them meanwhile.
 const FIRST: u32 = 10_000;
 const COUNT: u32 = 20_000;
 

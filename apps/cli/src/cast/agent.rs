@@ -86,7 +86,7 @@ struct Waiting {
 /// The applications that receive streams.
 #[derive(Default)]
 struct Applications {
-    /// Those that wait, in the order of their requests.
+    /// The waiting ones, in the order of their requests.
     waiting: VecDeque<Waiting>,
     /// The streams that others are receiving.
     receiving: Vec<u128>,
@@ -369,7 +369,7 @@ fn assign(
     let (back, again) = (Arc::clone(shared), Some(offer.stream));
     let give_back: GiveBack = Box::new(move |stream| {
         let waiting = &mut lock(&back).waiting;
-        // Those that nobody has sent to again for longest make room.
+        // Applications that nobody has sent to again for longest make room.
         while waiting.len() >= MAX_WAITING
             && let Some(at) = waiting.iter().position(|it| it.again.is_some())
         {

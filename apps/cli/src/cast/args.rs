@@ -326,7 +326,7 @@ pub(super) enum Target {
 }
 
 impl Target {
-    /// Creates the sink of a stream; `cancel` ends it while it hashes what is there.
+    /// Creates the sink of a stream; `cancel` ends it while it hashes existing files.
     pub(super) fn sink(&self, stream: u128, cancel: &Cancel) -> Result<Box<dyn Sink>, SinkError> {
         Ok(match self {
             Self::Folder(config) => {

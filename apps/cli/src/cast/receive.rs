@@ -318,8 +318,8 @@ mod tests {
         }
     }
 
-    /// A sender is killed; the one that takes its place needs what is there to be hashed, which takes longer than the time for which one that
-    /// does not come is waited for.
+    /// A sender is killed. Its successor needs the present file to be hashed. This takes longer than a receiver waits
+    /// for a sender that does not come.
     #[test]
     fn once_waits_while_it_hashes_for_the_successor_of_a_sender() {
         let (from, to) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());

@@ -432,7 +432,7 @@ impl Show {
 /// The progress of all receivers together.
 #[derive(Debug, PartialEq, Eq)]
 struct Sums {
-    /// The bytes that the receivers have, and those that they are to have; receivers that are lost do not count.
+    /// The bytes that the receivers have, and the bytes that they are to have. Lost receivers do not count.
     have: u64,
     of: u64,
     complete: usize,

@@ -4,7 +4,7 @@ use std::net::{SocketAddr, ToSocketAddrs as _};
 
 use rackweave_core::Rate;
 
-/// Parses `HOST`, `HOST:PORT` or an address into all its addresses, of which there is at least one.
+/// Parses `HOST`, `HOST:PORT` or an address into all its addresses; there is at least one.
 ///
 /// # Errors
 /// If there is no such address or name.

@@ -147,7 +147,7 @@ fn an_application_takes_a_sender_that_is_killed_and_started_again() {
     }
 }
 
-/// The sender is told so, instead of waiting on.
+/// The sender learns it, instead of waiting on.
 #[test]
 #[expect(clippy::disallowed_methods, reason = "processes are timed")]
 fn an_application_that_is_stopped_is_named_to_the_sender() {

@@ -16,7 +16,7 @@ const HEADERS: u64 = 28;
 
 const LENGTH: usize = 20_000_000;
 
-/// The memory that a flood may cost, beside that of a cast without one.
+/// The memory that a flood may cost, in addition to that of a cast without one.
 const MORE_KIB: u64 = 16 << 10;
 
 fn peak_kib(receiver: &Receiver) -> u64 {
@@ -64,7 +64,7 @@ fn forged(rng: &mut Rng) -> Vec<u8> {
     bytes
 }
 
-/// Sends forged packets until the end; returns the bytes that were sent, and those that came back.
+/// Sends forged packets until the end; returns the bytes that were sent, and the bytes that came back.
 fn flood(to: &str, end: &AtomicBool) -> (u64, u64) {
     let mut rng = Rng::stream(1, 0, 0, "flood");
     let sockets: Vec<UdpSocket> =

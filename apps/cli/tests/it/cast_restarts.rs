@@ -144,8 +144,9 @@ fn cast(number: u64) {
         }
         lag = lag.max(began.elapsed().saturating_sub(ms(*time)));
     }
-    // A sender invites those that never answered it for three seconds. A receiver that is killed before it has answered, and again soon
-    // after it was started, is there for some of these in a schedule that is kept, and may miss all of them in another.
+    // A sender invites receivers that never answered it for three seconds. A receiver that is killed before it has
+    // answered, and again soon after it was started, is there for some of these in a schedule that is kept, and may
+    // miss all of them in another.
     if lag > ms(250) {
         println!("cast {number}: the machine was {lag:?} late, so that receivers may be absent");
         gone = (0..RECEIVERS).collect();

@@ -194,7 +194,7 @@ fn an_exploration_is_no_claim_and_remarks_of_the_file_are_dated() {
     assert_eq!(table.count(), 1, "{text}");
 }
 
-/// A scenario beside the claims counts, also where its name lacks `.toml` and is that of a built-in one.
+/// A scenario next to the claims counts, also where its name lacks `.toml` and is that of a built-in one.
 #[test]
 fn a_scenario_beside_the_claims_comes_before_a_built_in_one() {
     let claims = CLAIMS.replace("\"small.toml\"", "\"quickstart\"");

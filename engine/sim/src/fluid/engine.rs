@@ -24,7 +24,7 @@ pub struct Config {
     pub host_rate: Option<u64>,
 }
 
-/// After this time the peers of a host that has crashed learn it. The choice is ours: TCP's depends on its retransmission timer.
+/// After this time the peers of a host that has crashed learn it. Rackweave's choice: TCP's depends on its retransmission timer.
 const FAILURE: Span = Span::from_secs(1);
 
 /// A flow.

@@ -1,7 +1,8 @@
 //! Transfers as fluid flows: instead of packets, a transfer is a rate on each link of its path, and rates are max-min fair.
 //!
-//! For runs whose packets are too many: an image of 8 GB for 1000 hosts is 5.7 billion packets, each of which crosses two to four
-//! links. Control messages stay packets of the network, with their own delays; flows and packets do not share links.
+//! For runs whose packets are too many: an image of 8 GB for 1000 hosts is 5.7 billion packets, and each crosses two to
+//! four links. Control messages stay packets of the network, with their own delays; flows and packets do not share
+//! links.
 //!
 //! - `share`: max-min fair rates ("progressive filling": Bertsekas and Gallager, *Data Networks*, section 6.5.2).
 //! - [`Fluid`]: flows that start and end, in virtual time.

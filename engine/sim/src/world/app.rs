@@ -163,7 +163,7 @@ impl<'a> Apps<'a> {
         }
     }
 
-    /// The number of measured messages of the first stream (`u64::MAX`: unknown), and of those that have ended.
+    /// The numbers of measured messages (`u64::MAX`: unknown) and of ended messages of the first stream.
     pub(super) fn progress(&self) -> (u64, u64) {
         self.collector.progress()
     }

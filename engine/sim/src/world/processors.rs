@@ -28,7 +28,8 @@ use crate::host::{Costs, HostConfig, HostModel, Processors, Sending};
 use crate::model::{GroupNode as _, Model};
 
 /// Linux' base slice for one processor, which grows with the logarithm of their number up to eight (`kernel/sched/fair.c`:
-/// `sysctl_sched_base_slice`, 0.75 ms from 6.6 to 6.12, and `SCHED_TUNABLESCALING_LOG`). That a slice ends between two batches is ours.
+/// `sysctl_sched_base_slice`, 0.75 ms from 6.6 to 6.12, and `SCHED_TUNABLESCALING_LOG`). That a slice ends between two
+/// batches is Rackweave's choice.
 const BASE_SLICE: Span = Span::from_us(750);
 
 /// The work for which a writer is woken: some 128 KiB at 0.4 ns a byte. The value is our choice.
@@ -96,7 +97,7 @@ pub(super) struct Tasks {
     switch_began: Time,
     /// Whether the switch process runs in place of an interrupted host.
     switch_interrupts: bool,
-    /// Shared processors without a task, those that run, and those that wait.
+    /// Idle shared processors, running tasks, and waiting tasks.
     idle: u32,
     running: Vec<u32>,
     waiting: VecDeque<u32>,
@@ -140,7 +141,7 @@ impl Tasks {
         }
     }
 
-    /// The number of tasks, each of which has a wake-up of the network.
+    /// The number of tasks; each has a wake-up of the network.
     pub(super) const fn count(hosts: u32) -> u32 {
         2 * hosts + 1
     }
@@ -759,7 +760,7 @@ impl<M: Model> World<'_, M> {
 pub(super) struct Outbox<H> {
     /// Those on which a processor works.
     staged: VecDeque<Packet<H>>,
-    /// Those that the NIC may send.
+    /// The packets that the NIC may send.
     pub(super) ready: VecDeque<Packet<H>>,
 }
 

@@ -128,7 +128,7 @@ struct Summary {
     active_hosts: u32,
     /// The ends of messages that are not recorded yet.
     ended: u64,
-    /// Those that are failures. In a closed loop they cause events.
+    /// The failures among them. In a closed loop they cause events.
     failed: u64,
     packets: u64,
     events: u64,
@@ -387,7 +387,7 @@ impl<M: Model> World<'_, M> {
         }
     }
 
-    /// Determines which messages are measured, once enough have started. All of those that start before `reached` are known.
+    /// Determines which messages are measured, once enough have started. All messages that start before `reached` are known.
     fn find_limit(
         &mut self,
         number: u32,

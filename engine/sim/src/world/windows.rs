@@ -207,7 +207,7 @@ impl<M: Model> World<'_, M> {
         while self.step(window.last) {}
     }
 
-    /// Records the ends of messages that were not recorded in the window: those that other shards report, and failures.
+    /// Records the ends of messages that were not recorded in the window: ends that other shards report, and failures.
     pub(super) fn close_window(&mut self, window: Window, mut reports: Vec<Ended>) {
         if let Some(windows) = &mut self.apps.windows {
             reports.append(&mut windows.ended);

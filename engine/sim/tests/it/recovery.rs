@@ -1,4 +1,4 @@
-//! The counters of retransmissions and timeouts, beside the packets that hosts have sent.
+//! The counters of retransmissions and timeouts, compared with the packets that hosts have sent.
 
 use crate::common::*;
 use rackweave_core::{Header as _, HostId, RecoveryCounters, Span, Time};
@@ -42,7 +42,7 @@ fn counters(result: &RunResult) -> RecoveryCounters {
     result.recovery[0].counters
 }
 
-/// Data packets that hosts have sent, beyond those that messages of this length are divided into.
+/// Data packets that hosts have sent, beyond the packets that messages of this length consist of.
 fn sent_again(result: &RunResult, transport: &TransportConfig, bytes: u64) -> u64 {
     let sent = result.capture.iter().filter(|it| it.packet.header.payload_bytes() > 0).count();
     let packets = bytes.div_ceil(u64::from(transport.framing().max_payload));

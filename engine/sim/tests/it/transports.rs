@@ -472,8 +472,8 @@ fn pfabrics_load_on_the_wire_counts_acknowledgements() {
     }
 }
 
-/// Datagrams do not react to congestion: of two senders at line rate into one, half is lost, and TCP beside them gets
-/// the capacity that they leave.
+/// Datagrams do not react to congestion: of two senders at line rate into one, half is lost, and TCP on the same link
+/// gets the capacity that they leave.
 #[test]
 fn datagrams_do_not_react_and_others_do() {
     let mut fabric = fabric(single_switch(4));

@@ -101,7 +101,7 @@ impl Fabric {
         }
         let lower = self.switches.iter().filter(|switch| switch.ups > 0);
         let mut ranges: Vec<_> = lower.map(SwitchSpec::below).collect();
-        // Of those that begin at the same host, the largest is first.
+        // Among groups that begin at the same host, the largest is first.
         ranges.sort_unstable_by_key(|(first, end)| (*first, u32::MAX - end));
         let mut covered = 0;
         ranges.retain(|(first, end)| {

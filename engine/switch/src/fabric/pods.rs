@@ -72,7 +72,7 @@ enum Place {
 }
 
 impl Fabric {
-    /// The pod of which the fabric consists, if it is one.
+    /// The pod that is the whole fabric, if the fabric is one.
     #[must_use]
     pub fn pod(&self) -> Option<&Pod> {
         match &self.config.topology {

@@ -2,9 +2,9 @@
 //!
 //! A change begins when it is requested, and the following happens at that time:
 //!
-//! 1. Its ports go dark, all or only the moved ones ([`Dark`]). Packets on their links are lost, in both directions, and so
-//!    are those that wait at a `ToR`'s port: a switch whose link goes down flushes the port's queue, and has no way to
-//!    take packets out of it to route them again. All of them count as [`DropReason::Reconfiguration`].
+//! 1. Its ports go dark, all or only the moved ones ([`Dark`]). Packets on their links are lost, in both directions,
+//!    and so are packets that wait at a `ToR`'s port: a switch whose link goes down flushes the port's queue, and has
+//!    no way to take packets out of it to route them again. All of them count as [`DropReason::Reconfiguration`].
 //! 2. Links get their new far ends, and the `ToR`s the forwarding tables of the new circuits. A packet on an uplink thus
 //!    reaches the server's former `ToR`, which sends it through the fabric to the new one.
 //!
@@ -12,7 +12,7 @@
 //! `ToR` drops what it would send into a dark port. Between `ToR`s packets take other paths meanwhile, if there are any.
 //! A caller that wants nothing lost lets the moved servers fall silent before it requests a change.
 //!
-//! A further change may begin while ports are dark. Those that it moves, too, start their dark time again.
+//! A further change may begin while ports are dark. Ports that it moves, too, start their dark time again.
 
 use rackweave_core::{DropReason, PayloadStore, SwitchProgram, Time};
 

@@ -174,8 +174,8 @@ impl<P: SwitchProgram, B: PayloadStore<P::Header>> Net<P, B> {
         }
     }
 
-    /// Takes links down or up, as faults and circuits demand. Returns whether the port of any switch has changed. Packets on
-    /// the links that go down, and those that wait for them, are lost for this reason.
+    /// Takes links down or up, as faults and circuits demand. Returns whether the port of any switch has changed.
+    /// Packets on links that go down, and packets that wait for such a link, are lost for this reason.
     pub(super) fn take_links_down_and_up<E: Edge<P::Header>>(
         &mut self,
         edge: &mut E,

@@ -69,7 +69,7 @@ pub struct NetConfig {
     pub fabric: Arc<Fabric>,
     /// Injected faults. Those of hosts are only reported: see [`Net::host_fault`].
     pub faults: Vec<Fault>,
-    /// Changes of circuits at known times, in any order. Those that the fabric cannot have
+    /// Changes of circuits at known times, in any order. Changes that the fabric cannot have
     /// ([`Fabric::with_circuits`]) are left out.
     pub moves: Vec<Move>,
     /// Seed of all random streams of the network.
@@ -91,7 +91,7 @@ pub struct NetConfig {
     pub count_frames: bool,
     /// Whether queues are sampled even if no other event is pending, for an owner that asks for [`Net::is_idle`].
     pub samples_when_idle: bool,
-    /// The owner's wake-up for packets that programs have consumed, of which [`Net::poll_consumed`] returns each; `None` if the owner
+    /// The owner's wake-up for packets that programs have consumed. [`Net::poll_consumed`] returns each of them. `None` if the owner
     /// does not ask for them.
     pub consumed_wake: Option<u32>,
     /// The division of the fabric into shards and the number of the one that this network is; `None` if it is all of the
@@ -213,7 +213,7 @@ pub struct Consumed {
 /// The result of [`Net::step`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NetEvent {
-    /// Only events inside the network were handled, none of which concerns the owner.
+    /// Only events inside the network were handled; none concerns the owner.
     Internal,
     /// A packet has reached a host. The caller reads it ([`Net::packet`]) and then takes it out ([`Net::take`]) or
     /// drops it ([`Net::free`], [`Net::discard`]).

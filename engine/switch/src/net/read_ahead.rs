@@ -1,9 +1,10 @@
 //! Cache lines requested ahead of their use, in fabrics whose state does not fit the caches.
 //!
-//! An event of a large fabric needs about ten cache lines, most of which are found by following the one before: the
-//! link, its first packet, the link that this packet leaves by, or its host, the transport and the message there. One event after the other
-//! would wait for each of them. So whenever the event queue enters a bucket, each of the next buckets advances by one step: the
-//! lines that its events need are requested while those that tell their addresses, requested a bucket earlier, have arrived.
+//! An event of a large fabric needs about ten cache lines. Most are found by following the one before: the link, its
+//! first packet, the link that this packet leaves by, or its host, the transport and the message there. One event after
+//! the other would wait for each of them. So whenever the event queue enters a bucket, each of the next buckets
+//! advances by one step: the lines that its events need are requested, and the lines that tell their addresses,
+//! requested a bucket earlier, have arrived by then.
 //!
 //! Nothing here changes a result. A wrong guess costs time only: of the random number that chooses a packet's port, which another
 //! packet may draw before, or of events that join a bucket late.
@@ -106,8 +107,9 @@ impl<P: SwitchProgram, B: PayloadStore<P::Header>> Net<P, B> {
         }
     }
 
-    /// Requests the state of the message that the first packet on a link belongs to, if it reaches a host, or the rest of
-    /// the port that it leaves by; and that of the message of which the link's own host sends the next packet.
+    /// Requests the state of the message that the first packet on a link belongs to, if it reaches a host, or the rest
+    /// of the port that it leaves by. Also requests the state of the message whose packet the link's own host sends
+    /// next.
     #[inline]
     fn prefetch_messages<E: Edge<P::Header>>(&self, edge: &E, number: u32, link: &Link) {
         if number < self.components.hosts {

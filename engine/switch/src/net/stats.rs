@@ -132,7 +132,7 @@ pub struct Captured<H> {
     pub at: Time,
     /// The number of the tap: see [`Net::tap`].
     pub interface: u32,
-    /// The packet as it was sent.
+    /// The packet with the content that was sent.
     pub packet: Packet<H>,
     /// Its first bytes, in networks whose packets have bytes: see [`PayloadStore::head`].
     pub head: Box<[u8]>,

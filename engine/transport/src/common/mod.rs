@@ -42,7 +42,7 @@ pub(crate) const SERVER_PORT: u16 = 99;
 /// The most ranges of sent packets that are kept for a message. They leave gaps only where tokens or credits were lost, or came late.
 const MAX_SENT_RANGES: usize = 256;
 
-/// Adds a packet to those that were sent, and returns whether it was among them. With more gaps than are kept it counts as new.
+/// Adds a packet to the sent ones, and returns whether it was among them. With more gaps than are kept it counts as new.
 #[inline]
 pub(crate) fn was_sent(sent: &mut Assembler<u32>, packet: u32) -> bool {
     sent.insert(packet..packet + 1, MAX_SENT_RANGES).is_ok_and(|new| new == 0)

@@ -40,7 +40,7 @@ pub(crate) struct Scoreboard {
 }
 
 impl Scoreboard {
-    /// Resets this to the state of a message of which nothing was sent, keeping the allocations.
+    /// Resets this to the state of an unsent message, and keeps the allocations.
     pub(crate) fn reset(&mut self) {
         self.states.clear();
         self.sent.clear();

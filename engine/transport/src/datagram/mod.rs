@@ -4,8 +4,8 @@
 //! - [`config`]: the parameters.
 //!
 //! [`Event::Sent`] is raised when the last packet of a message has been sent, whether or not it arrives. A
-//! message is delivered once all its packets have arrived. An incomplete message of which no further packet
-//! arrives is discarded after [`Config::forget_after`] without an event, as IP does with fragments (RFC 1122,
+//! message is delivered once all its packets have arrived. An incomplete message without a further packet is discarded
+//! after [`Config::forget_after`] without an event, as IP does with fragments (RFC 1122,
 //! section 3.3.2). There are no requests, because nothing would end a request whose response is lost.
 //!
 //! # At most once

@@ -29,8 +29,8 @@ pub struct Config {
     pub srpt_rounds: u8,
     /// Whether channels that are idle in the current data phase are used as soon as they are matched.
     pub prompt: bool,
-    /// Maximum number of senders of which a receiver requests channels in a round, in turn. (Our choice: requests to thousands of
-    /// senders would take longer than a round.)
+    /// Maximum number of senders from which a receiver requests channels in a round, in turn. (Rackweave's choice:
+    /// requests to thousands of senders would take longer than a round.)
     pub requests_per_round: u32,
     /// Messages of at most this many packets are sent without tokens.
     pub free_packets: u16,

@@ -64,7 +64,7 @@ pub(super) struct Matching {
     token_at: Time,
     /// No tokens are sent before this time.
     hold_until: Time,
-    /// The last sender of which channels were requested.
+    /// The last sender from which channels were requested.
     asked: Option<HostId>,
     /// How many requests are sent.
     pace: Pace,
@@ -357,8 +357,8 @@ impl Host {
         self.scheme.matching.candidates = candidates;
     }
 
-    /// Requests the channels that the senders of messages need, of each sender as many as the missing packets of its messages take,
-    /// beyond those that it is matched on.
+    /// Requests the channels that the senders of messages need, from each sender as many as the missing packets of its
+    /// messages take, beyond its matched ones.
     fn request_channels(&mut self, epoch: u64, round: u64) {
         let config = &*self.config;
         let each = config.channel_packets();

@@ -2,9 +2,9 @@
 //! switch by parallel iterative matching; a match is used for the data phase that follows, while the next one is found. Switches need
 //! only strict priorities.
 //!
-//! Sources: Cai, Arashloo and Agarwal, *dcPIM: Near-Optimal Proactive Datacenter Transport*, SIGCOMM'22 ("the paper"), of which only
-//! the abstract was available to us, and its authors' code. `docs/protocols/dcpim.md#dcpim-matching` lists the rules with their places;
-//! rules without a source are marked "our choice".
+//! Sources: Cai, Arashloo and Agarwal, *dcPIM: Near-Optimal Proactive Datacenter Transport*, SIGCOMM'22 ("the paper";
+//! only its abstract was available), and its authors' code. `docs/protocols/dcpim.md#dcpim-matching` lists the rules
+//! with their places; rules without a source are marked "our choice".
 //!
 //! - [`config`]: the parameters; `clock`: epochs and rounds.
 //! - `matching`: the receiver's half of the matching, and the tokens of matched channels; `offers`: the sender's half;

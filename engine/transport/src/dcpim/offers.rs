@@ -156,8 +156,8 @@ impl Host {
         self.scheme.offers.candidates = candidates;
     }
 
-    /// Handles ACCEPT: the channels are in use from the next data phase on. Those that are no longer free are released; with equal
-    /// clocks, a stage sees all that was accepted of the last one, and there are none.
+    /// Handles ACCEPT: the channels are in use from the next data phase on. Channels that are no longer free are
+    /// released; with equal clocks, a stage sees all that was accepted of the last one, and there are none.
     pub(super) fn handle_accept(
         &mut self,
         now: Time,

@@ -22,9 +22,9 @@ pub(super) struct Pace {
     epoch: u64,
     /// Requests that were sent in it.
     sent: u32,
-    /// The answers that arrived in it in time, and those that were late. A quarter is needed, so that one peer of several that is far away, or
-    /// that lies about epochs, does not slow down the requests to all others. (With more than half, which was tried, peers in the same
-    /// rack outvote those behind the core, and two of 1984 messages failed.)
+    /// The answers that arrived in it, in time and late. A quarter is needed, so that one peer of several that is far away, or
+    /// that lies about epochs, does not slow down the requests to all others. (With more than half, peers in the same
+    /// rack outvote the peers behind the core, and two of 1984 messages fail.)
     in_time: u32,
     late: u32,
 }

@@ -34,9 +34,9 @@ pub struct Outgoing {
     /// The first of these that was not sent.
     next_free: u32,
     tokens: VecDeque<Token>,
-    /// The packets that were sent. Tokens that expire, and those that are lost, leave gaps.
+    /// The packets that were sent. Expired and lost tokens leave gaps.
     sent: Assembler<u32>,
-    /// Number of packets that the receiver lacks, as far as is known; at first, those that were not sent.
+    /// Number of packets that the receiver lacks, as far as is known; at first, the unsent packets.
     left: u32,
     /// A request of the receiver for channels since the last stage.
     pub(super) request: Option<Request>,
@@ -95,7 +95,7 @@ impl Outgoing {
         }
     }
 
-    /// The message's position among those that may have a valid token; `None` if it has none.
+    /// The message's position among messages that may have a valid token; `None` if it has none.
     fn key(&self, birth: u64) -> Option<(u8, u32, u64)> {
         let priority =
             if self.next_free < self.free { FREE_PRIORITY } else { self.tokens.front()?.priority };

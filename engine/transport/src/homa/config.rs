@@ -12,8 +12,8 @@ use super::stream::config::{MAX_WINDOW, StreamConfig};
 /// Maximum number of priority levels, which Ethernet (802.1p) determines.
 pub const MAX_PRIORITIES: u8 = 8;
 
-/// Size of each packet type, from the IP header on, without the payload. `common` is the common header, of
-/// which UNKNOWN, BUSY and NEED_ACK consist.
+/// Size of each packet type, from the IP header on, without the payload. `common` is the common header; UNKNOWN, BUSY
+/// and NEED_ACK have no more.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[allow(missing_docs, reason = "the fields are the packet types")]
 pub struct HeaderBytes {

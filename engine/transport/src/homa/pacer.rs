@@ -95,7 +95,7 @@ impl Host {
         }
     }
 
-    /// The message with the fewest remaining bytes among those that wait only for a grant on a path with a
+    /// The message with the fewest remaining bytes among messages that wait only for a grant on a path with a
     /// recent short round trip, and its current limit.
     ///
     /// It visits all RPCs, as a tick does, but only when the link is idle.

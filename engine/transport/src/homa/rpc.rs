@@ -207,8 +207,8 @@ pub(super) enum Known {
     Finished,
 }
 
-/// The peer and the local id of an RPC. Two halves of the id keep an entry of the index at 16 bytes, of which there is one
-/// for each RPC that is remembered.
+/// The peer and the local id of an RPC. The index has an entry for each RPC that is remembered; two halves of the id
+/// keep it at 16 bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Key {
     host: HostId,
@@ -247,8 +247,9 @@ const NOTHING: Recent = Recent { key: Key::new(HostId(0), 0), slot: NONE, peer: 
 #[repr(C)]
 pub(super) struct Rpcs {
     slots: Vec<Rpc>,
-    /// The RPCs of which a packet of a message has last arrived: one of which this host is the client, and one of which it
-    /// is the server. In large fabrics each lookup in the index is two cache misses, and nearly all packets belong to few messages.
+    /// The RPCs for which a packet of a message has last arrived: one with this host as the client, and one with this
+    /// host as the server. In large fabrics each lookup in the index is two cache misses, and nearly all packets belong
+    /// to few messages.
     recent: [Recent; 2],
     free: u32,
     live: u32,
@@ -293,7 +294,7 @@ impl Rpcs {
         (recent.slot != NONE && recent.key == Key::new(host, id)).then_some(recent)
     }
 
-    /// As [`Self::find`], for a packet of which others of the same message will probably follow.
+    /// As [`Self::find`], for a packet that others of the same message will probably follow.
     #[inline]
     pub(super) fn find_often(&mut self, host: HostId, id: u64) -> Known {
         let known = self.find(host, id);

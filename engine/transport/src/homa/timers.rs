@@ -49,7 +49,7 @@ impl Host {
         }
     }
 
-    /// Chooses for each peer the RPC that may send a RESEND in this tick: of those that are due, the one whose last RESEND is the
+    /// Chooses for each peer the RPC that may send a RESEND in this tick: of the due RPCs, the one whose last RESEND is the
     /// oldest (docs/protocols/homa.md#homa-loss). With any fixed order, clients that ask for responses and are answered by BUSY would take
     /// every turn, and the requests whose packets are lost would never get one.
     fn choose_turns(&mut self) {

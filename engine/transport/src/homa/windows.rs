@@ -172,7 +172,7 @@ impl Host {
         bytes
     }
 
-    /// Counts a submitted message of `length` bytes, of which `unscheduled` need no grant.
+    /// Counts a submitted message of `length` bytes; `unscheduled` of them need no grant.
     pub(super) fn note_submitted(&mut self, now: Time, unscheduled: u32, length: u32) {
         if self.config.leverage.unscheduled_ratio {
             let throttled = !self.queue.nothing_new();

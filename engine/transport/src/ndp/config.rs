@@ -16,7 +16,7 @@ pub struct Config {
     pub common: exchange::Config,
     /// Rate of the receiver's link. Pulls are paced so that the data they trigger fills it.
     pub link: Rate,
-    /// Number of paths between two hosts of the fabric, of which the sender chooses one for each packet. 0:
+    /// Number of paths between two hosts of the fabric. The sender chooses one for each packet. 0:
     /// switches choose at random.
     pub paths: u16,
     /// Number of packets of a message that are sent at line rate, without pulls. To keep the link busy it must

@@ -58,8 +58,8 @@ impl Incoming {
     ///
     /// In htsim each ACK and NACK triggers a pull, and the pulls of a message are cancelled once its last
     /// packet has arrived, because they would have no effect (`docs/protocols/ndp.md#ndp-pulls`). Here the receiver
-    /// detects that earlier (our choice: it saves pulls). The packets in flight are those sent in the first
-    /// window or pulled, minus those that have arrived. A lost packet counts as in flight until it is
+    /// detects that earlier (our choice: it saves pulls). The packets in flight are those sent in the first window or
+    /// pulled, minus the arrived ones. A lost packet counts as in flight until it is
     /// retransmitted after a timeout.
     #[inline]
     const fn wants_pull(&self) -> bool {

@@ -37,8 +37,8 @@ impl Default for Config {
 }
 
 impl Config {
-    /// The values of the paper's simulations (section 5.1), for its fabric: 10 Gbps and a round trip of 14.6 us, of which
-    /// 12 packets are the bandwidth-delay product and 45 us three times as much.
+    /// The values of the paper's simulations (section 5.1), for its fabric: 10 Gbps and a round trip of 14.6 us. 12
+    /// packets are the bandwidth-delay product, and 45 us three round trips.
     #[must_use]
     pub const fn paper() -> Self {
         Self {
@@ -108,7 +108,7 @@ impl Parameters for Config {
     const DATA_BYTES: u32 = size::DATA;
     const CONTROL_BYTES: u32 = size::ACK;
     const PACKETS_BACK: f64 = 1.0;
-    // Beside messages of W1, whose mean is 187 bytes, acknowledgements of every packet are a quarter of all bytes
+    // With messages of W1, whose mean is 187 bytes, acknowledgements of every packet are a quarter of all bytes
     // (docs/protocols/pfabric.md#pfabric-in-homas-study).
     const COUNTS_PACKETS_BACK: bool = true;
 

@@ -176,7 +176,7 @@ impl Host {
         self.arm(slot);
     }
 
-    /// Puts a message among those that may send, if it can.
+    /// Puts a message among the sendable ones, if it is one.
     fn make_ready(&mut self, slot: u32) {
         let exchange = self.exchanges.get(slot);
         let State::Sending(outgoing) = &exchange.state else { return };
@@ -196,7 +196,7 @@ impl Host {
     }
 
     /// The next data packet: of the message with the fewest remaining bytes. (Section 4.3: a host's own queue has the
-    /// order of a switch's. Ours has no packets beyond the one on the link, and so drops none.)
+    /// order of a switch's. Rackweave's has no packets beyond the one on the link, and so drops none.)
     #[inline]
     pub(super) fn next_packet(&mut self, now: Time) -> Option<Packet<Header>> {
         let (_, slot) = self.scheme.ready.first()?;

@@ -82,7 +82,7 @@ impl Config {
         }
     }
 
-    /// pHost as it was simulated for Homa's SIGCOMM'18 paper with YAPS (`docs/protocols/phost.md#phost-tokens`): 7 free tokens, which only
+    /// pHost as simulated for Homa's SIGCOMM'18 paper with YAPS (`docs/protocols/phost.md#phost-tokens`): 7 free tokens, which only
     /// messages of at most 7 packets have; the whole pause after a request to send; one level for all data.
     #[must_use]
     pub const fn yaps(link: Rate) -> Self {

@@ -1,4 +1,4 @@
-//! pHost: a receiver sends tokens, one per packet time, each of which permits one packet for a short time.
+//! pHost: a receiver sends tokens, one per packet time, and each permits one packet for a short time.
 //! Switches need only strict priorities.
 //!
 //! Sources: Gao et al., *pHost: distributed near-optimal datacenter transport over commodity network fabric*,
@@ -9,10 +9,10 @@
 //! - `sender`: the use of tokens; `receiver`: their distribution.
 //!
 //! # Loss
-//! A receiver repairs lost data and lost tokens with new tokens for the missing packets. It cannot know of a
-//! request to send of which no packet has arrived, nor of a lost acknowledgement: these are repaired by the
-//! sender, which repeats its request to send after a long silence (our choice). A client that awaits its
-//! response periodically asks whether the server still knows the request (our choice).
+//! A receiver repairs lost data and lost tokens with new tokens for the missing packets. It cannot know of a request to
+//! send without an arrived packet, nor of a lost acknowledgement. The sender repairs these: it repeats its request to
+//! send after a long silence (our choice). A client that awaits its response periodically asks whether the server still
+//! knows the request (our choice).
 //!
 //! # At most once, memory
 //! As for all transports of [`crate::exchange`].

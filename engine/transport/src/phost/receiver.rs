@@ -99,7 +99,7 @@ impl Incoming {
         Some(packet)
     }
 
-    /// The message's position among those that wait for tokens.
+    /// The message's position among messages that wait for tokens.
     const fn key(&self, birth: u64, order: TokenOrder) -> (u64, u64) {
         match order {
             TokenOrder::Srpt => (self.missing as u64, birth),

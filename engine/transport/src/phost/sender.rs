@@ -33,9 +33,9 @@ pub struct Outgoing {
     next_free: u32,
     free_until: Time,
     tokens: VecDeque<Token>,
-    /// The packets that were sent. Tokens that expire, and those that are lost, leave gaps.
+    /// The packets that were sent. Expired and lost tokens leave gaps.
     sent: Assembler<u32>,
-    /// Number of packets that the receiver lacks, as far as is known; at first, those that were not sent.
+    /// Number of packets that the receiver lacks, as far as is known; at first, the unsent packets.
     left: u32,
     /// When a packet of the peer last arrived.
     last_received: Time,

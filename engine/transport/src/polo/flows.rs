@@ -130,7 +130,7 @@ impl Host {
         self.update_wanting(slot);
     }
 
-    /// Updates whether the flow is among those that need driving packets.
+    /// Updates whether the flow is among the flows that need driving packets.
     pub(super) fn update_wanting(&mut self, slot: u32) {
         let exchange = self.exchanges.get(slot);
         let State::Receiving(incoming) = &exchange.state else { return };

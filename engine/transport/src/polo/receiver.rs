@@ -100,8 +100,8 @@ impl Incoming {
         self.packets - self.missing < self.limit
     }
 
-    /// Whether a packet that arrives for the first time is among those that count as outstanding: one that counted as
-    /// lost does so only since it was requested again.
+    /// Whether a packet that arrives for the first time counts as outstanding. One that counted as lost does so only
+    /// since it was requested again.
     #[inline]
     const fn is_outstanding(&self, number: u32, driven: bool) -> bool {
         if number < self.horizon { number < self.cursor } else { driven }

@@ -17,9 +17,9 @@
 //! # Loss
 //! The paper's simulations lose nothing, so all of this is our choice. A receiver takes a credit back whose packet has not arrived
 //! after [`Config::resend_after`], and gives it again; until then what was lost takes its part of the global bucket. If nothing of the message has arrived in the meantime, it gives one credit at a
-//! time until something does, so that a sender that has failed does not keep the buckets. It cannot know of a request of which no
-//! packet has arrived, nor of a lost acknowledgement: these are repaired by the sender, which repeats its request after a long
-//! silence. A client that awaits its response periodically asks whether the server still knows the request.
+//! time until something does, so that a sender that has failed does not keep the buckets. It cannot know of a request
+//! without an arrived packet, nor of a lost acknowledgement. The sender repairs these: it repeats its request after a
+//! long silence. A client that awaits its response periodically asks whether the server still knows the request.
 //!
 //! # At most once, memory
 //! As for all transports of [`crate::exchange`]. Besides, a host holds credits for [`Config::global_bucket`] bytes that it has given and, for

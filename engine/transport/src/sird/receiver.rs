@@ -63,7 +63,7 @@ impl Giving {
         }
     }
 
-    /// Puts a sender where its first message belongs among those that can have credit.
+    /// Puts a sender where its first message belongs among the senders that can have credit.
     #[inline]
     fn place(&mut self, sender: u32, config: &Config) {
         match self.wanting.first_of(sender) {
@@ -240,7 +240,7 @@ impl Incoming {
         bytes
     }
 
-    /// The message's position among those that want credit.
+    /// The message's position among messages that want credit.
     const fn key(&self, birth: u64, order: CreditOrder) -> (u64, u64) {
         match order {
             CreditOrder::Srpt => (self.missing as u64, birth),

@@ -185,7 +185,7 @@ impl Outgoing {
         self.next_free < self.unscheduled || !self.credits.is_empty()
     }
 
-    /// The message's position among those that can send.
+    /// The message's position among messages that can be sent.
     const fn key(&self, birth: u64) -> (u64, u64) {
         ((self.packets - self.sent) as u64, birth)
     }

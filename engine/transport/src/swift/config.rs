@@ -148,7 +148,7 @@ impl Config {
     }
 
     /// The target of a path without flow-based scaling (section 3.5: topology-based scaling). The paper counts the
-    /// switches by the time to live of arriving packets; ours are known from the hosts' numbers.
+    /// switches by the time to live of arriving packets. Here the hosts' numbers determine them.
     #[must_use]
     pub(super) fn path_target(&self, from: HostId, to: HostId) -> Span {
         let same = |distance: &&Distance| from.0 / distance.hosts == to.0 / distance.hosts;

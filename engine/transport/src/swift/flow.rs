@@ -154,10 +154,10 @@ impl Flow {
     /// When the next packet may be sent; [`Time::MAX`] if not before an acknowledgement or a timeout.
     ///
     /// Section 3.4: a window below one packet is a distance of RTT / cwnd between packets. As in htsim, the packets in
-    /// flight do not count then, but for the largest window. A timing wheel keeps the time that it was given; ours follows
-    /// from the window of the moment, because the machine is asked when its link is free. It is at most the longest
-    /// timeout (our choice: the window of a path that has failed is a thousandth of a packet). What a timeout repeats is
-    /// sent at once, as in htsim: timeouts have distances of their own.
+    /// flight do not count then, but for the largest window. A timing wheel keeps the time that it was given. Here the
+    /// time follows from the window of the moment, because the machine is asked when its link is free. It is at most
+    /// the longest timeout (our choice: the window of a path that has failed is a thousandth of a packet). What a
+    /// timeout repeats is sent at once, as in htsim: timeouts have distances of their own.
     pub(super) fn release_at(&self, config: &Config) -> Time {
         let window = self.window();
         let room = if window < 1.0 { u32::from(config.max_window) } else { window as u32 };
@@ -199,8 +199,8 @@ impl Flow {
         Some(Sample { piece, sent_at, in_flight })
     }
 
-    /// Decides about the packets that were sent long enough before an acknowledged one: those that their message knows to
-    /// have arrived count as acknowledged, others as lost. Returns the number of either.
+    /// Decides about the packets that were sent long enough before an acknowledged one: packets that their message
+    /// knows to have arrived count as acknowledged, others as lost. Returns the number of either.
     pub(super) fn resolve(&mut self, fate: impl Fn(Piece) -> Fate) -> (u32, u32) {
         let (mut acked, mut lost) = (0, 0);
         while let Some(sent) = self.sent.front()

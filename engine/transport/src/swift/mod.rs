@@ -106,7 +106,7 @@ impl Swift {
         index
     }
 
-    /// Puts a flow without work among those that are only remembered, of which the oldest may be forgotten.
+    /// Puts a flow without work among the flows that are only remembered; the oldest of them may be forgotten.
     fn rest(&mut self, index: u32, config: &Config) {
         self.timers.remove(index);
         // Nothing awaits an answer: an old silence does not count against what is sent later.

@@ -305,7 +305,7 @@ impl Host {
         }
     }
 
-    /// Fails the messages to a dead peer of which nothing was sent. Those that were begun have timers.
+    /// Fails the unsent messages to a dead peer. Begun ones have timers.
     fn fail_unsent(&mut self, now: Time, index: u32) {
         let is_unsent = |slot: &u32| matches!(&self.exchanges.get(*slot).state, State::Sending(it) if it.sent_to == 0);
         let queue = &self.scheme.flow(index).queue;

@@ -194,8 +194,8 @@ impl Connection {
 
     /// Ends a request's exchange without a response: the request fails at the client.
     ///
-    /// TCP signals only the end of a connection, which would fail the other messages on it too. The choice is ours:
-    /// the notice takes the response's place in the stream, as `RST_STREAM` does in HTTP/2 (RFC 9113, 6.4).
+    /// TCP signals only the end of a connection, which would fail the other messages on it too. Rackweave's choice: the
+    /// notice takes the response's place in the stream, as `RST_STREAM` does in HTTP/2 (RFC 9113, 6.4).
     pub(super) fn abandon(&mut self, now: Time, request: MessageId) {
         if self.is_idle() {
             self.last_received = now;

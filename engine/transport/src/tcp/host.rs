@@ -57,9 +57,9 @@ pub struct Host {
     /// Submitted messages that are not acknowledged (requests: not answered), with the slots of their
     /// connections.
     submitted: FxHashMap<(HostId, MessageId), u32>,
-    /// Cancelled messages of which bytes are left in a stream.
+    /// Cancelled messages with bytes left in a stream.
     leaving: FxHashSet<(HostId, MessageId)>,
-    /// Those of which nothing is to be sent any more, until they are polled.
+    /// Cancelled messages without anything left to send, until they are polled.
     left: VecDeque<(HostId, MessageId)>,
     /// Delivered requests that are not answered, with the slots of their connections.
     requests: FxHashMap<(HostId, MessageId), u32>,

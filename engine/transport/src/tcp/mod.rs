@@ -6,19 +6,19 @@
 //! connection arrive in the order of their submission.
 //!
 //! The message mapping in the header stands for the framing that such systems write into the byte stream. No
-//! segment has bytes of two messages. Everything else is TCP as in Linux, as far as it matters in a data
-//! center: SACK (RFC 2018, 2883), loss detection and tail loss probes by RACK-TLP (RFC 8985), or RFC 6675's or
-//! NewReno's (RFC 6582) recovery, limited transmit (RFC 3042), PRR (RFC 6937, 9937), F-RTO (RFC 5682) and the undoing
-//! of recoveries in vain, RTO (RFC 6298), delayed and quick acknowledgements, ECN (RFC 3168), and the windows of
-//! NewReno, CUBIC (RFC 9438, with `HyStart`) and DCTCP (RFC 8257). Congestion controllers have an interface of their own
-//! (`congestion`), with per-acknowledgement delays and pacing for those that use them. Timestamps and urgent data are
-//! not implemented. Each stream has a connection of its own (see `stream`); only these connections half-close, and only
-//! their receivers close the window.
+//! segment has bytes of two messages. Everything else is TCP as in Linux, as far as it matters in a data center.
+//! Acknowledgements are SACK (RFC 2018, 2883), delayed and quick. Losses are found by RACK-TLP (RFC 8985) with tail
+//! loss probes, or by the recovery of RFC 6675 or NewReno (RFC 6582), with limited transmit (RFC 3042). Recovery has
+//! PRR (RFC 6937, 9937), F-RTO (RFC 5682), the undoing of recoveries in vain, and RTO (RFC 6298). Congestion control
+//! has ECN (RFC 3168) and the windows of NewReno, CUBIC (RFC 9438, with `HyStart`) and DCTCP (RFC 8257). Congestion
+//! controllers have an interface of their own (`congestion`), with per-acknowledgement delays and pacing for
+//! controllers that use them. Timestamps and urgent data are not implemented. Each stream has a connection of its own
+//! (see `stream`); only these connections half-close, and only their receivers close the window.
 //!
 //! A server that cancels a request sends, in place of the response, a notice that there is none: a segment with FIN and
 //! the response's id, which occupies one sequence number. The request then fails at the client. An RPC system over
 //! TCP frames such an error in its stream; ending the connection would fail the other messages on it too. A client that
-//! cancels a message of which a part was sent resets the connection (RFC 9293, 3.10.5), as clients of HTTP/1.1 do, when
+//! cancels a partly sent message resets the connection (RFC 9293, 3.10.5), as clients of HTTP/1.1 do, when
 //! nothing else uses it; before that, the rest of the message is sent like any data.
 //!
 //! # Opening

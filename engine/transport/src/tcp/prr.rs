@@ -14,7 +14,7 @@ pub(super) struct Prr {
 }
 
 impl Prr {
-    /// Starts a reduction with this number of bytes in flight, without those that were SACKed (RFC 9937, section 6, `unverified`).
+    /// Starts a reduction with this number of bytes in flight, without SACKed bytes (RFC 9937, section 6, `unverified`).
     pub(super) fn new(in_flight: u64, mss: u64) -> Self {
         Self { before: in_flight.max(mss), delivered: 0, out: 0, limit: 0 }
     }
@@ -62,7 +62,7 @@ mod tests {
 
     const MSS: u64 = 1000;
 
-    /// RFC 6937, section 3.2: 20 segments in flight, of which the first is lost, and Reno's half. After the
+    /// RFC 6937, section 3.2: 20 segments in flight, the first one lost, and Reno's half. After the
     /// retransmission, which is not held back, one segment is sent for each second acknowledgement. When half of them
     /// are in flight, each acknowledgement sends one.
     #[test]

@@ -18,7 +18,7 @@ const MIN_RTT_WINDOW: Span = Span::from_secs(300);
 /// The state of RACK.
 #[derive(Clone, Debug)]
 pub(super) struct Rack {
-    /// The segment that was sent last among those that have arrived: when it was sent, and its end.
+    /// The arrived segment that was sent last: when it was sent, and its end.
     sent_at: Time,
     end: u64,
     /// Its RTT.

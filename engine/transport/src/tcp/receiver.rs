@@ -7,11 +7,11 @@ use rackweave_wire::tcp::SackBlocks;
 
 use super::config::Config;
 
-/// Maximum number of undelivered messages of which segments have arrived. Together with the limit on ranges, it
+/// Maximum number of undelivered messages with arrived segments. Together with the limit on ranges, it
 /// bounds what a peer can make a receiver hold.
 const MAX_MESSAGES: usize = 4096;
 
-/// A message of which a segment has arrived.
+/// A message with an arrived segment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Incoming {
     /// Position in the stream at which it starts.

@@ -43,7 +43,7 @@ pub(super) enum Frto {
 pub(super) struct Undo {
     /// Reports of duplicates below this position are about earlier recoveries.
     marker: u64,
-    /// Number of retransmitted bytes of which no duplicate was reported; `None` before the first retransmission.
+    /// Number of retransmitted bytes without a reported duplicate; `None` before the first retransmission.
     resent: Option<u64>,
 }
 
@@ -72,7 +72,7 @@ struct Arrivals<'a> {
     /// The highest position that had arrived before.
     highest: u64,
     recover: u64,
-    /// When the newest of those that were sent once was sent.
+    /// When the newest segment that was sent once was sent.
     newest: Option<Time>,
     /// Whether one that was sent once was in flight at the last timeout.
     original: bool,
@@ -382,7 +382,7 @@ impl Sender {
         self.sacked.is_empty() && self.duplicate_acks == 0 && self.scoreboard.lost() == 0
     }
 
-    /// Counts late segments as lost, and sets the timer for those that may be late (RFC 8985, 6.2 step 5).
+    /// Counts late segments as lost, and sets the timer for segments that may be late (RFC 8985, 6.2 step 5).
     fn lose_late(&mut self, now: Time, config: &Config) -> Losses {
         let enough = self.scoreboard.sacked_segments() >= config.dup_ack_threshold.max(1);
         let window = self.rack.window(self.phase != Phase::Open, enough, self.rtt.smoothed());

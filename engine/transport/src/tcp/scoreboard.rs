@@ -131,7 +131,7 @@ impl Scoreboard {
     pub(super) const fn sacked_segments(&self) -> u32 {
         self.sacked_segments
     }
-    /// Number of bytes of lost segments, including those that were retransmitted.
+    /// Number of bytes of lost segments, retransmitted ones included.
     pub(super) const fn lost(&self) -> u64 {
         self.sums.lost
     }
@@ -183,8 +183,8 @@ impl Scoreboard {
         }
     }
 
-    /// Records that everything within `known` was SACKed, of which `new` was not known before. Calls `arrived` for
-    /// each segment of which all bytes are SACKed now.
+    /// Records that everything within `known` was SACKed; `new` in it was not known before. Calls `arrived` for each
+    /// segment whose bytes are all SACKed now.
     pub(super) fn sack(
         &mut self,
         new: Range<u64>,

@@ -85,8 +85,8 @@ pub(super) struct Sender {
     pub(super) una: u64,
     pub(super) nxt: u64,
     end: u64,
-    /// Messages that are not completely acknowledged and have a place in the stream, in its order: all of which bytes were
-    /// sent, and the next one.
+    /// Messages that are not completely acknowledged and have a place in the stream, in its order: all with sent bytes,
+    /// and the next one.
     messages: VecDeque<Outgoing>,
     /// Index of the message that contains `nxt`; all messages before it were sent completely.
     cursor: usize,

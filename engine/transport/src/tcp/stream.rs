@@ -307,7 +307,7 @@ impl Host {
         }
     }
 
-    /// Closes a stream of which everything has arrived at both ends.
+    /// Closes a stream whose bytes have all arrived at both ends.
     pub(super) fn finish_stream(&mut self, now: Time, slot: u32) {
         let Some(connection) = self.connection(slot) else { return };
         let (key, last) = (connection.key, connection.last_header());

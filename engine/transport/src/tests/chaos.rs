@@ -138,7 +138,7 @@ pub(crate) fn late_packets_do_no_harm<T: Transport>(
     }
 }
 
-/// A peer disappears while messages are in progress: those submitted to it fail once, and those that it had
+/// A peer disappears while messages are in progress: messages submitted to it fail once, and messages that it had
 /// started are discarded. `held` counts a machine's state of messages and connections.
 pub(crate) fn silent_peer<T: Transport>(
     plan: Plan,

@@ -40,7 +40,7 @@ pub(crate) trait DrivenSubject: Scheme {
     /// Lengths of messages, and a time after which each of them has arrived in part.
     const MIDWAY: (&[u64], Span) = (&[50_000], Span::from_us(20));
 
-    /// Whether a receiver that restarts gets a message again, of which it had a part; otherwise its sender fails.
+    /// Whether a restarted receiver gets a message again that it had in part; otherwise its sender fails.
     const SENT_AGAIN: bool = true;
 
     /// The configuration of the dialogues, with a window of a few packets.
@@ -77,8 +77,8 @@ pub(crate) trait DrivenSubject: Scheme {
 }
 
 /// Sends requests and responses of 200 kB between all hosts of two leaves, `each` for each pair and all at once, through a
-/// core with a quarter of the hosts' rate and no limit of its queues. `threshold` is that of marks, in bytes. Returns the
-/// number of data packets that were sent, and of those that the messages consist of.
+/// core with a quarter of the hosts' rate and no limit of its queues. `threshold` is that of marks, in bytes. Returns
+/// the number of data packets that were sent, and the number that the messages consist of.
 pub(crate) fn through_a_narrow_core<S: DrivenSubject>(
     config: &S::Config,
     hosts_per_leaf: u32,

@@ -1,5 +1,5 @@
-//! Under any interleaving of applications' actions and any faults, the bytes that are read are those that were
-//! written, and each stream ends at both ends, regularly or with a reason.
+//! Under any interleaving of applications' actions and any faults, the bytes read are the bytes written, and each
+//! stream ends at both ends, regularly or with a reason.
 
 use std::collections::BTreeMap;
 

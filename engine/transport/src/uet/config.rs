@@ -17,7 +17,7 @@ pub(super) const MIN_WINDOW_PACKETS: u64 = 8;
 pub enum Credit {
     /// None: a sender follows its window (NSCC) only.
     None,
-    /// As in EQDS: first to messages with trimmed packets, then to those that ask for credit, then to idle ones.
+    /// As in EQDS: first to messages with trimmed packets, then to messages that ask for credit, then to idle ones.
     Eqds,
     /// UET's RCCC: to messages that ask for credit, not more than they ask for, then to idle ones.
     Rccc,

@@ -19,7 +19,8 @@
 //! # Losses
 //! A trimmed packet is reported by a NACK and retransmitted with credit. A packet without an answer is lost after a timeout; its
 //! sender asks for credit with an RTS if it has none. (Our choice: a sender that neither has credit nor waits for an answer repeats
-//! its RTS, at increasing intervals, and the answer to an RTS has a PULL beside the ACK. In the simulators no PULL is lost.)
+//! its RTS, at increasing intervals, and the answer to an RTS has a PULL as well as the ACK. In the simulators no PULL
+//! is lost.)
 //!
 //! # At most once, memory
 //! As for all transports of [`crate::exchange`]. A message holds up to [`Config::entropies`] entropy values. As in NDP (`crate::ndp`),

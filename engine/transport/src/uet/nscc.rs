@@ -79,7 +79,7 @@ pub(super) struct Nscc {
     achieved: u64,
     period_end: Option<Time>,
     was_trimmed: bool,
-    /// After a quick adaptation, bytes that are ignored because they were sent before it, and those that have been.
+    /// After a quick adaptation, the bytes to ignore because they were sent before it, and the bytes ignored so far.
     to_ignore: u64,
     ignored: u64,
 }

@@ -12,7 +12,7 @@ use crate::common::{Known, List, Pacer, State};
 /// Quanta whose time passes before the next PULL at the least, even if a PULL gives none (`docs/protocols/uet.md#uet-credit`).
 const MIN_PACED: u32 = 1024 / QUANTUM;
 
-/// A host's state as a receiver, besides its messages: those that get credit, each list in round-robin order.
+/// A host's state as a receiver, besides its messages: the messages that get credit, each list in round-robin order.
 #[derive(Debug, Default)]
 pub(super) struct Giving {
     /// EQDS: messages with packets to be retransmitted, which come first (`docs/protocols/uet.md#eqds-pulls`).

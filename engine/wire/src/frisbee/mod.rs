@@ -1,4 +1,4 @@
-//! Frisbee's packets, and those that SWP2P adds to them.
+//! Frisbee's packets, and SWP2P's additions to them.
 //!
 //! Frisbee puts an image on many disks at once. An image is divided into chunks of 1024 blocks of 1024 bytes; clients request
 //! chunks and blocks, and the server multicasts blocks (`docs/protocols/swp2p.md#frisbee-packets`). With SWP2P a switch knows which
@@ -150,7 +150,7 @@ pub enum Body {
         /// Not 0 if the client has requested this chunk before.
         retries: u32,
     },
-    /// A client joins and proposes sizes, or the server replies with those that it uses.
+    /// A client joins and proposes sizes, or the server replies with the sizes that it uses.
     Join2 {
         /// Whether it is the server's reply.
         reply: bool,

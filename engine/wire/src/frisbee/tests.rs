@@ -5,7 +5,8 @@ use super::*;
 use crate::malformed::Malformed;
 use crate::pcapng::Framed;
 
-/// Every message with the length on the wire that `docs/protocols/swp2p.md#frisbee-packets` states, or that follows from ours.
+/// Every message with the length on the wire that `docs/protocols/swp2p.md#frisbee-packets` states, or that follows
+/// from Rackweave's layout.
 fn all() -> Vec<(Body, u32)> {
     let (client, image) = (0x1234_5678, 7);
     let chunks = Chunks { image, first: 8190, count: 4, tries: 1 };
@@ -114,7 +115,7 @@ fn statistics_have_frisbees_layout() {
     let mut bytes = Vec::new();
     stats.encode(&mut bytes);
     assert_eq!(bytes.len(), STATS_BYTES as usize);
-    // The version, then 29 fields of which two have 64 bits.
+    // The version, then 29 fields; two have 64 bits.
     assert_eq!((bytes[0], bytes[4], bytes[16], bytes[124]), (1, 33, 5, 9));
     assert!(bytes[128..].iter().all(|byte| *byte == 0));
     assert_eq!(ClientStats::decode(&bytes), Ok(stats));

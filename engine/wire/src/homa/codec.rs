@@ -19,8 +19,8 @@ pub enum Layout {
     /// The 2023 version's, on which Leverage Homa was built: DATA has its segment's length, entries of
     /// acknowledgements have both ports, GRANT has `resend_all`.
     Talk,
-    /// [`Layout::Talk`] with time stamps after DATA's and GRANT's fields. They are ours, since Leverage Homa's own
-    /// are not public.
+    /// [`Layout::Talk`] with time stamps after DATA's and GRANT's fields. They are Rackweave's: Leverage Homa's own are
+    /// not public.
     Leverage,
 }
 

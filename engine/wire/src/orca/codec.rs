@@ -73,7 +73,7 @@ pub enum Check {
     Keyed([u8; 8]),
     /// The payload is encrypted with an AEAD under a key of the session. [`decode`] cannot verify it.
     Sealed {
-        /// The number of the packet under the session's key, below 2^48, of which the nonce is made.
+        /// The number of the packet under the session's key, below 2^48; the nonce is made from it.
         counter: u64,
         /// The tag of payload and associated data.
         tag: [u8; TAG_BYTES],

@@ -1,8 +1,8 @@
 //! Orca's packets: data with labels, and the control packets of hosts, agents, switches and the controller.
 //!
 //! Labels are those of the evaluation (sections III.C and IV.B; widths follow from the topology), and so are the packets of
-//! agents and switches, whose types the authors' code defines (`docs/protocols/orca.md#orca-packets`). Offsets, status reports and
-//! joining are ours, since the paper has no recovery.
+//! agents and switches, whose types the authors' code defines (`docs/protocols/orca.md#orca-packets`). Offsets, status
+//! reports and joining are Rackweave's: the paper has no recovery.
 //!
 //! ```text
 //!  0: 0xC0 | kind
@@ -207,8 +207,8 @@ pub enum Body {
     /// A host joins a session, for the first time, late or again.
     Join {
         /// A number that differs for each start of the receiver. One that it has repeated belongs to the same receiver; a new
-        /// one shows that the host was restarted, even if it needs no byte below those that its rack's agent has reported. The
-        /// evaluation has no such number; it is our addition.
+        /// one shows that the host was restarted, even if it needs no byte below the ones that its rack's agent has
+        /// reported. The evaluation has no such number; it is Rackweave's addition.
         incarnation: u32,
         /// The identity of the stream to which it was invited, or which it has received in part.
         stream: u128,

@@ -370,7 +370,7 @@ impl fmt::Display for Operator {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Rule {
-    /// Ours: keys are compared, each packet is added once, and the sums remain until they are fetched.
+    /// Rackweave's: keys are compared, each packet is added once, and the sums remain until they are fetched.
     #[default]
     Exact = 0,
     /// P4-ORDC's: a register is found by a hash of the key, which is not compared; it is sent to the master when its counter equals the

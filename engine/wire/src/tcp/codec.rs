@@ -108,8 +108,8 @@ impl Header {
     /// Decodes the header of a segment of `l4_bytes`, by IP's total length; `bytes` may have been truncated by a
     /// capture, but not within the header. The checksum is not verified.
     ///
-    /// Unknown options are skipped. A segment with a message mapping is data: selective acknowledgements beside it
-    /// are ignored, as is the fourth block of any.
+    /// Unknown options are skipped. A segment with a message mapping is data: selective acknowledgements next to it are
+    /// ignored, as is the fourth block of any.
     ///
     /// # Errors
     /// See [`Malformed`].

@@ -427,12 +427,12 @@ impl Collector {
         self.beside == 0
     }
 
-    /// Restricts the measured messages to those that start until the first stream's last start, as all shards of a run know it.
+    /// Restricts the measured messages to the ones up to the first stream's last start, as all shards of a run know it.
     pub fn end_with_the_first_stream(&mut self, last_start: Time) {
         self.set_limit((last_start, HostId(u32::MAX), u64::MAX));
     }
 
-    /// Number of measured messages of the first stream (`u64::MAX` if unknown), and of those that have ended.
+    /// Numbers of measured messages (`u64::MAX` if unknown) and of ended messages of the first stream.
     #[must_use]
     pub fn progress(&self) -> (u64, u64) {
         let started = self.started.min(self.config.wanted);

@@ -6,8 +6,8 @@
 //!
 //! - It calls [`App::handle_timeout`] when [`App::poll_timeout`] is due, and [`App::handle_event`] with
 //!   every event of a transport.
-//! - After either, it drains [`App::poll_record`], then [`App::poll_action`], and performs the actions. It
-//!   reports those that were refused.
+//! - After either, it drains [`App::poll_record`], then [`App::poll_action`], and performs the actions. It reports
+//!   refused ones.
 //! - It passes the records to whatever measures: [`Collector`], which keeps each measured message, or, in a run without an
 //!   end, histograms: [`Record::Ended`] describes the whole message.
 //!
@@ -107,7 +107,7 @@ struct Stream {
 impl Stream {
     /// The next message to start, unless the maximum number of messages is in progress.
     fn next(&self) -> Option<Arrival> {
-        // The next message is one of those that are alive.
+        // The next message is one of the live ones.
         self.next.filter(|_| self.alive <= self.max_outstanding)
     }
 }
@@ -658,8 +658,8 @@ impl App {
         self.ready.extend(self.held.drain(..));
     }
 
-    /// Discards all state after a crash: the messages that the host started, and those that had arrived and
-    /// were not processed.
+    /// Discards all state after a crash: the messages that the host started, and the arrived messages that were not
+    /// processed.
     pub fn crash(&mut self, now: Time) {
         self.state = State::Down;
         self.held.clear();

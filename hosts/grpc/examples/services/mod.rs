@@ -115,7 +115,7 @@ impl KeyValue for Store {
 /// Echoes requests, and metadata whose names begin with `echo-`. `sleep-ms` in the metadata delays the response.
 #[derive(Clone, Debug, Default)]
 pub struct Parrot {
-    /// The calls of `Once` that its handler has started, and those that it has left for any reason.
+    /// The numbers of calls of `Once` that its handler has started, and that it has left for any reason.
     pub calls: Arc<[AtomicU64; 2]>,
 }
 

@@ -31,7 +31,7 @@ use super::timeout::grpc_timeout;
 use super::write::{FrameWriter, Next, WriteError, failure, whole};
 use super::{BoxError, Limits};
 
-/// How long the rest of a response waits for its client's stream. The choice of the value is ours.
+/// How long the rest of a response waits for its client's stream. The value is Rackweave's.
 const WAITS: Duration = Duration::from_secs(10);
 
 impl<S, B> Server<S>

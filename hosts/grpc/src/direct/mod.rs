@@ -11,8 +11,7 @@
 //!
 //! All four kinds of calls, metadata both ways, status with details, `grpc-timeout` at both ends, and cancellation are supported:
 //! a call that is dropped resets its stream, and the server's handler is dropped. Message compression
-//! happens in tonic at both ends. Other gRPC implementations cannot connect, because the framing is
-//! ours.
+//! happens in tonic at both ends. Other gRPC implementations cannot connect, because the framing is Rackweave's.
 
 #[doc(hidden)]
 pub mod checks;

@@ -26,10 +26,10 @@ use super::write::{FrameWriter, WriteError};
 use super::{BoxError, Limits};
 use crate::Accepted;
 
-/// A stream whose head does not arrive within this time is dropped. The choice of the value is ours.
+/// A stream whose head does not arrive within this time is dropped. The value is Rackweave's.
 const HEAD_WITHIN: Duration = Duration::from_secs(10);
 
-/// How long a client may take to read a response's end before its stream is dropped. The choice of the value is ours.
+/// How long a client may take to read a response's end before its stream is dropped. The value is Rackweave's.
 const LINGER: Duration = Duration::from_secs(10);
 
 /// Serves a tonic service: a generated server, or `tonic::service::Routes` of several.

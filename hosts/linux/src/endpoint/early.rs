@@ -97,9 +97,9 @@ impl Peer {
 
 impl<P: Platform> Endpoint<P> {
     /// [`Endpoint::send`] for a message that may be executed more than once and late. If this host has a ticket of the peer and
-    /// no session, its packets are sent beside the handshake ([`EndpointConfig::tickets`](super::EndpointConfig::tickets)),
-    /// and someone on the path who holds them back can have them executed at the peer up to fifteen seconds later, in addition to
-    /// their execution after the handshake.
+    /// no session, its packets are sent together with the handshake
+    /// ([`EndpointConfig::tickets`](super::EndpointConfig::tickets)). Someone on the path who holds them back can have
+    /// them executed at the peer up to fifteen seconds later, in addition to their execution after the handshake.
     ///
     /// # Errors
     /// See [`SendError`]; the call had no effect then.

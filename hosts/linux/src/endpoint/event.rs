@@ -66,8 +66,8 @@ pub enum Event {
     Written { peer: HostId, id: MessageId, bytes: u64 },
     /// A stream has ended in both directions.
     Closed { peer: HostId, id: MessageId },
-    /// A peer has restarted, and has lost its earlier messages and streams. Those that this host sends fail by their transport; streams of
-    /// which it only receives may wait without an end, so the application cancels them.
+    /// A peer has restarted, and has lost its earlier messages and streams. Messages and streams that this host sends
+    /// fail by their transport. Streams that it only receives may wait without an end, so the application cancels them.
     PeerRestarted { peer: HostId },
     /// A peer cannot be talked to because its key differs. The peer's report is not authentic, so this is reported only when the
     /// peer has not answered otherwise; the peer's messages then wait for the transport's timeout, unless cancelled.
@@ -121,7 +121,7 @@ impl Event {
 pub struct Stats {
     /// Datagrams that the kernel has accepted.
     pub sent: u64,
-    /// Datagrams received, including those that were dropped.
+    /// Datagrams received, dropped ones included.
     pub received: u64,
     /// Datagrams that the kernel refused.
     pub send_refused: u64,
@@ -162,7 +162,7 @@ pub struct Stats {
     pub send_calls: u64,
     /// Trains of datagrams in those calls, each segmented by the kernel or the network interface.
     pub trains: u64,
-    /// System calls to receive datagrams, including those that found none.
+    /// System calls to receive datagrams, including calls that found none.
     pub receive_calls: u64,
     /// System calls that received datagrams.
     pub receive_batches: u64,

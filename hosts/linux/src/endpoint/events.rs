@@ -11,7 +11,7 @@ use super::event::Event;
 const PRUNE_AT: usize = 64;
 
 /// A queue from which the events of an exchange can be removed. They are skipped when they come to the front: after the restart of a
-/// peer to which 100,000 calls are outstanding, there are as many events of which each belongs to a call that the
+/// peer to which 100,000 calls are outstanding, there are as many events, and each belongs to a call that the
 /// application then cancels.
 #[derive(Debug, Default)]
 pub(super) struct Events {
@@ -74,7 +74,7 @@ impl Events {
         }
     }
 
-    /// The number of events, of which some may be of cancelled exchanges.
+    /// The number of events; some may belong to cancelled exchanges.
     pub(super) fn len(&self) -> usize {
         self.queue.len()
     }

@@ -23,14 +23,14 @@ const LIFETIME: Span = Span::from_ms(500);
 /// The most bytes of incomplete datagrams, of all peers together.
 const MAX_BYTES: usize = 4 << 20;
 
-/// The most incomplete datagrams, of all peers together: each takes more than its bytes, of which it may have two.
+/// The most incomplete datagrams, of all peers together: each takes more than its bytes, which may be two.
 const MAX_PARTIALS: usize = 4096;
 
 /// Bytes of the headers of IP and UDP.
 const IPV4_UDP: usize = 28;
 const IPV6_UDP: usize = 48;
 
-/// The bits of a traffic class that hold the ECN codepoint, of which the value with both bits means "congestion experienced".
+/// The bits of a traffic class that hold the ECN codepoint. The value with both bits means "congestion experienced".
 const ECN: u8 = 3;
 
 type Key = (HostId, u32);
@@ -180,7 +180,7 @@ impl<P: Platform> Endpoint<P> {
         }
     }
 
-    /// Sends a datagram, or what would be sealed in one, in fragments of which none is longer than `limit`.
+    /// Sends a datagram, or what would be sealed in one, in fragments; none is longer than `limit`.
     pub(super) fn send_fragments(
         &mut self,
         now: Time,

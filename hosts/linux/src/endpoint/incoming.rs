@@ -103,7 +103,7 @@ impl Incoming {
         };
         let length = length as usize;
         if let Some((key, bytes)) = self.whole.take() {
-            // The transport delivers it later: with TCP, after those that precede it in the stream.
+            // The transport delivers it later: with TCP, after the messages that precede it in the stream.
             let stored = bytes.len() as u64;
             self.messages.insert(key, Message { bytes: bytes.into(), stored, round });
         }

@@ -131,7 +131,7 @@ pub struct Endpoint<P = UdpSocket> {
     restarted: bool,
     /// When messages that the machine has dropped are next removed from `incoming`.
     sweep_at: Time,
-    /// Cancelled messages of which the machine still sends packets.
+    /// Cancelled messages whose packets the machine still sends.
     leaving: BTreeSet<(HostId, MessageId)>,
     ids: Ids,
     stats: Stats,
@@ -358,7 +358,7 @@ impl<P: Platform> Endpoint<P> {
         Ok(())
     }
 
-    /// Cancels a message or stream; no event of it follows, and those that wait to be polled are removed.
+    /// Cancels a message or stream; no event of it follows, and events that wait to be polled are removed.
     pub fn cancel(&mut self, peer: HostId, id: MessageId) {
         let now = self.driver.now();
         self.machine.cancel(now, peer, id);
@@ -423,7 +423,7 @@ impl<P: Platform> Endpoint<P> {
         self.changed();
     }
 
-    /// The number of events that wait to be polled, of which some may be of messages that were cancelled since.
+    /// The number of events that wait to be polled; some may belong to messages that were cancelled since.
     #[must_use]
     pub fn events_waiting(&self) -> usize {
         self.events.len()

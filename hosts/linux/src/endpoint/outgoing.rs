@@ -153,8 +153,7 @@ mod tests {
         assert_eq!(outgoing.bytes(), 0);
     }
 
-    /// After any sequence of writes and acknowledgements, also around 2^32, the retained bytes are those that were
-    /// written.
+    /// After any sequence of writes and acknowledgements, also around 2^32, the retained bytes are the written ones.
     #[test]
     fn a_stream_of_more_than_four_gigabytes() {
         let byte = |at: u64| (at ^ at >> 8 ^ at >> 32) as u8;

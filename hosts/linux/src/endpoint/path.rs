@@ -17,8 +17,8 @@ const LEVELS: [usize; 2] = [1200, 508];
 /// Datagrams of at most this length are never divided, and cause no probes.
 pub(super) const SMALL: usize = LEVELS[1];
 
-/// How long the first round of probes waits for a reply, and the longest one; each round waits twice as long as the previous one. The
-/// values are ours: a data center's round trip, and a process that waits for a processor.
+/// How long the first round of probes waits for a reply, and the longest one; each round waits twice as long as the
+/// previous one. The values are Rackweave's: a data center's round trip, and a process that waits for a processor.
 const ROUND: (Span, Span) = (Span::from_ms(20), Span::from_ms(320));
 
 /// After this many rounds a length counts as lost (`MAX_PROBES` of RFC 8899, section 5.1.2, is 3; with one more a black
@@ -32,7 +32,7 @@ const MOST_ROUNDS: u32 = 8;
 /// that changes must be noticed before transports take the peer for silent, after 1.5 s.
 const CONFIRM: Span = Span::from_ms(500);
 
-/// The interval between attempts to send longer datagrams again (`PMTU_RAISE_TIMER`, of which RFC 8899 has 600 s).
+/// The interval between attempts to send longer datagrams again (`PMTU_RAISE_TIMER`; 600 s in RFC 8899).
 const RAISE: Span = Span::from_secs(10);
 
 /// A probe to be sent: its number and its length.

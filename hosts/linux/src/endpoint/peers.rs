@@ -35,8 +35,9 @@ const PROBE_INTERVAL: Span = Span::from_ms(1);
 /// a silent peer before it makes room.
 const GUESTS: Strangers = Strangers { most: 1 << 16, silent: Span::from_secs(60) };
 
-/// After this long without a packet in either direction, the sessions with a peer are dropped. The value is ours: several times
-/// [`rackweave_crypt::RENEW_AFTER`], so that only peers are concerned whose session would be renewed anyway.
+/// After this long without a packet in either direction, the sessions with a peer are dropped. The value is
+/// Rackweave's: several times [`rackweave_crypt::RENEW_AFTER`], so that only peers are concerned whose session would be
+/// renewed anyway.
 const IDLE: Span = Span::from_secs(600);
 
 /// The key of a host's incarnations, chosen at its start.
@@ -455,7 +456,7 @@ mod tests {
     fn an_earlier_incarnation_does_not_come_back() {
         let mut table = table();
         assert_eq!(table.on_incarnation(at(0), HOST, 10, false), Incarnation::Current);
-        // A new incarnation sends a HELLO, and knows ours from then on.
+        // A new incarnation sends a HELLO, and knows this host's from then on.
         table.note_candidate(at(1), HOST, 20);
         assert_eq!(table.on_incarnation(at(2), HOST, 20, false), Incarnation::New);
         // Packets of the old incarnation arrive late: the peer is queried at a limited rate, and does not confirm them.
@@ -463,7 +464,7 @@ mod tests {
         assert_eq!(table.on_incarnation(at(3), HOST, 10, false), Incarnation::Unproven(false));
         assert_eq!(table.on_incarnation(at(5), HOST, 10, false), Incarnation::Unproven(true));
         assert_eq!(table.on_incarnation(at(6), HOST, 20, false), Incarnation::Current);
-        // A HELLO that answers none of ours is not accepted either: the peer is queried.
+        // A HELLO that answers none of this host's is not accepted either: the peer is queried.
         assert_eq!(table.on_incarnation(at(2000), HOST, 10, true), Incarnation::Unproven(true));
     }
 

@@ -185,8 +185,8 @@ impl TicketFile {
             .map_err(|source| TicketFileError::Content { path: path(), source })
     }
 
-    /// Replaces the file: a new one is written beside it, with mode 0600, and takes its name. It is not synced to the disk: tickets
-    /// that a crash of the machine loses cost a round trip.
+    /// Replaces the file: a new one is written next to it, with mode 0600, and takes its name. It is not synced to the
+    /// disk: tickets that a crash of the machine loses cost a round trip.
     ///
     /// The new file has a fixed name (`.new` behind this one's) and is locked while it is written. So a process that was killed leaves
     /// one file at most, which the next one overwrites, and each takes over what the others have written. A file without a name
@@ -430,7 +430,8 @@ mod tests {
         assert_eq!(TicketFile::open(&path).unwrap().1, store);
     }
 
-    /// Many processes (here threads, whose locks are as separate) write at once: each ticket of those that could write is kept.
+    /// Many processes (here threads, whose locks are as separate) write at once: the tickets of each process that could
+    /// write are kept.
     #[test]
     fn processes_that_write_at_once_keep_each_others_tickets() {
         let folder = tempfile::tempdir().unwrap();

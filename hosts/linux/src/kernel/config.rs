@@ -34,7 +34,7 @@ pub struct TcpConfig {
     pub max_message_bytes: u64,
     /// A stream is not read, beyond a frame that has begun, while this many of its bytes are not consumed by the application.
     pub stream_window: u64,
-    /// Bytes that the kernel buffers beyond those that it may send at present (`TCP_NOTSENT_LOWAT`).
+    /// Bytes that the kernel buffers beyond what it may send at present (`TCP_NOTSENT_LOWAT`).
     pub write_ahead: u32,
     /// A connection is closed if the peer does not accept it, or acknowledges nothing, for this long.
     pub silence: Span,

@@ -168,7 +168,7 @@ impl Connection {
         self.waiting.len() == 1 && self.waiting[0].of == of
     }
 
-    /// Writes queued frames by one call; passes those that are written completely to `done`.
+    /// Writes queued frames by one call; passes completely written ones to `done`.
     ///
     /// # Errors
     /// If the connection has failed.

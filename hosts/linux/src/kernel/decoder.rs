@@ -46,9 +46,9 @@ enum State {
     Header([u8; HEADER_BYTES], usize),
     /// The header of a message that waits for memory.
     Held { kind: Kind, id: MessageId, bytes: u64 },
-    /// A message, of which `filled` bytes have arrived.
+    /// A message; `filled` bytes of it have arrived.
     Message { kind: Kind, id: MessageId, buffer: Vec<u8>, filled: usize },
-    /// Data of a stream, of which `left` bytes have not arrived.
+    /// Data of a stream; `left` bytes of it have not arrived.
     Data { id: MessageId, left: usize, end: bool, buffer: BytesMut },
 }
 

@@ -119,8 +119,8 @@ impl TcpEndpoint {
         Ok(self.serve(more))
     }
 
-    /// [`TcpEndpoint::turn`] without accepting connections, and without looking for those that have become readable or
-    /// writable.
+    /// [`TcpEndpoint::turn`] without accepting connections, and without looking for connections that have become
+    /// readable or writable.
     ///
     /// # Errors
     /// Never; an endpoint over UDP may fail.
@@ -664,7 +664,7 @@ impl TcpEndpoint {
         }
         let answered = connection.greeted && !matches!(why, Lost::Silent);
         let reason = if answered { FailReason::PeerForgot } else { FailReason::PeerSilent };
-        // Messages of which nothing was written are sent over another connection, but only if the peer has answered on
+        // Messages without a written byte are sent over another connection, but only if the peer has answered on
         // this one: otherwise a peer that accepts connections and closes them would cause an endless loop.
         let unsent = connection.withdraw(|of| {
             answered && matches!(of, Owner::Message(_, Kind::OneWay | Kind::Request))

@@ -13,7 +13,7 @@
 //!   connection is not read. A stream's connection is not read while more than
 //!   [`TcpConfig::stream_window`] bytes of it wait to be consumed.
 //! - If a connection is lost, everything in progress on it fails: with [`FailReason::PeerForgot`] if the peer has answered
-//!   on it, else with [`FailReason::PeerSilent`]. Only messages of which no byte was written are sent over another one. A
+//!   on it, else with [`FailReason::PeerSilent`]. Only messages without a written byte are sent over another one. A
 //!   peer that vanishes is detected after [`TcpConfig::silence`]; one that hangs is detected by deadlines only.
 //!
 //! Peers are identified by their address and the port in their HELLO: TCP's handshake proves the former; the latter is not

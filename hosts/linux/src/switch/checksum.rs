@@ -15,8 +15,8 @@ pub(super) fn replace_word(ip: &mut [u8], at: usize, new: [u8; 2]) {
     ip[CHECK_IP..CHECK_IP + 2].copy_from_slice(&sum.to_be_bytes());
 }
 
-/// Replaces the destination address of an IPv4 packet with the UDP header at `udp`. A UDP checksum remains as right, or as wrong,
-/// as it was, so that the receiver still detects damage; one of 0 means "none" (RFC 768) and stays.
+/// Replaces the destination address of an IPv4 packet with the UDP header at `udp`. A right UDP checksum stays right,
+/// and a wrong one wrong, so that the receiver still detects damage; one of 0 means "none" (RFC 768) and stays.
 pub(super) fn readdress(ip: &mut [u8], udp: usize, address: [u8; 4]) {
     let [a, b, c, d] = address;
     for (at, new) in [(DESTINATION, [a, b]), (DESTINATION + 2, [c, d])] {

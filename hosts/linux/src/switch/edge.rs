@@ -222,7 +222,8 @@ impl<S: System> Edges<S> {
                     frame::read_datagram(bytes, class, HostId(host), &self.rules)
                 };
                 if read.is_ok() && port.host != Some(datagram.from) {
-                    // A process that returns has another port. One that is heard again was there all the time, beside the other.
+                    // A process that returns has another port. One that is heard again was there all the time, next to
+                    // the other.
                     self.counters.contested += u64::from(port.before == Some(datagram.from));
                     port.before = port.host.replace(datagram.from);
                     self.counters.learnt += 1;
@@ -302,7 +303,7 @@ impl<S: System> Edges<S> {
         !self.touched.is_empty()
     }
 
-    /// Appends a frame to those that are sent to a host.
+    /// Appends a frame to the frames that are sent to a host.
     fn push(&mut self, core: &mut Core<S>, host: HostId, packet: &Packet<Carried<S::View>>) {
         let slot = packet.header.slot;
         match &mut self.ports[host.0 as usize] {

@@ -518,8 +518,8 @@ pub(super) fn read_datagram<S: System>(
     Ok(of_class(packet.with_ports(ports.0, ports.1), class))
 }
 
-/// Applies the traffic class of a packet that is not one of our transports': only the priority and the ECN bits have
-/// the same meaning as in ours.
+/// Applies the traffic class of a packet of a foreign transport: only the priority and the ECN bits have the same
+/// meaning as in Rackweave's.
 fn of_class<V: Copy + fmt::Debug>(packet: Packet<Carried<V>>, class: u8) -> Packet<Carried<V>> {
     let ecn = match class & 3 {
         0 => Ecn::NotCapable,

@@ -3,8 +3,8 @@
 //! Hosts send their frames to UDP ports (`wire::overlay`) or to interfaces, and the kernel stamps each with the time at
 //! which it was received. From then on a frame's path is that of the simulator: its host's link, the switches with
 //! their queues and faults, the link to the receiver. The switch passes it to the receiver's socket when its last bit
-//! would have arrived there, or a little later ([`Report::lateness`]); a late frame never delays those that follow. See
-//! [`Core`].
+//! would have arrived there, or a little later ([`Report::lateness`]); a late frame never delays the following ones.
+//! See [`Core`].
 //!
 //! The switches run the programs of a group system, a [`System`]; with `()` a switch only forwards.
 //!

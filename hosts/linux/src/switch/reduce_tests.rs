@@ -120,7 +120,7 @@ impl Bench {
         got
     }
 
-    /// Sends a message between hosts, and returns whether it arrives as it was; `None` if it does not arrive.
+    /// Sends a message between hosts, and returns whether it arrives unchanged; `None` if it does not arrive.
     fn send_raw(&mut self, src: HostId, dst: HostId, body: Body, payload: &[u8]) -> Option<bool> {
         let message = self.put(src, dst, body, 0, payload);
         let departure = self.core.departure()?;

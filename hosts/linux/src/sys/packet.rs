@@ -63,7 +63,7 @@ fn get_option<T: Copy>(
 ) -> io::Result<usize> {
     let mut bytes = size_of::<T>() as libc::socklen_t;
     let to = ptr::from_mut(value).cast();
-    // SAFETY: the kernel writes at most `bytes` bytes, all of which are the value's, which is plain numbers.
+    // SAFETY: the kernel writes at most `bytes` bytes, all within the value, which is plain numbers.
     let result = unsafe { libc::getsockopt(socket.as_raw_fd(), level, name, to, &raw mut bytes) };
     check(result).map(|_| bytes as usize)
 }

@@ -13,7 +13,7 @@ pub fn unanswered_for(socket: &impl AsFd) -> io::Result<Option<Duration>> {
     let mut info = MaybeUninit::<libc::tcp_info>::zeroed();
     let mut bytes = size_of::<libc::tcp_info>() as libc::socklen_t;
     // SAFETY: `info` is as long as `bytes` says, and both live through the call. The kernel writes at most that much;
-    // all fields are integers, so the zeros in those that it does not write are valid.
+    // all fields are integers, so the zeros in unwritten fields are valid.
     let info = unsafe {
         let fd = socket.as_fd().as_raw_fd();
         let to = info.as_mut_ptr().cast();

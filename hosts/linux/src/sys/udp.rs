@@ -655,7 +655,7 @@ mod tests {
         found
     }
 
-    /// With trains, and traffic classes and time stamps beside the address.
+    /// With trains, and traffic classes and time stamps as well as the address.
     #[test]
     fn a_socket_at_all_addresses_answers_from_the_one_that_was_addressed() {
         let sizes = [1000, 1000, 1000, 400, 7];

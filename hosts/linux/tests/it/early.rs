@@ -29,7 +29,7 @@ fn client(transport: &TransportConfig, clock: Clock, tickets: TicketStore) -> En
     Endpoint::new(config.key(key())).unwrap()
 }
 
-/// Two hosts, the second of which accepts early packets, with a proxy between them.
+/// Two hosts with a proxy between them; the second accepts early packets.
 struct World {
     ends: [Endpoint; 2],
     proxy: Proxy,
@@ -207,7 +207,7 @@ fn a_first_call_takes_one_round_trip_less_with_a_ticket() {
             let with = world.trips_of(&content, true);
             assert_eq!(with + u32::from(goes_early(name)), without, "{name}");
             assert_eq!(world.taken[&content], 1, "{name}");
-            // The handshake goes on beside it, and later calls use its session.
+            // The handshake goes on in parallel, and later calls use its session.
             let content = bytes(n + 10, 20_000);
             world.call_and_wait(&content);
             assert_eq!(world.taken[&content], 1, "{name}");
@@ -224,7 +224,7 @@ fn only_idempotent_messages_go_early() {
     world.proxy.recorded.clear();
     assert_eq!(world.trips_of(&bytes(2, 100), false), 2);
     assert!(!world.sent(0).iter().any(|bytes| is_resumption(bytes)));
-    // Beside an idempotent one, the other waits.
+    // Next to an idempotent one, the other waits.
     world.call_and_wait(&bytes(3, 100));
     world.restart_client();
     world.proxy.recorded.clear();
@@ -342,8 +342,8 @@ fn a_first_flight_that_was_held_back_does_not_bring_its_call_again_at_the_client
     world.call_and_wait(&bytes(9, 100));
 }
 
-/// Someone on the path lets a resumption pass, and keeps the packets behind it until the call was made by those that the client has
-/// sent after the handshake.
+/// Someone on the path lets a resumption pass, and keeps the packets behind it until the packets that the client has
+/// sent after the handshake have made the call.
 #[test]
 fn early_packets_that_were_held_back_do_not_bring_their_call_again() {
     for (name, transport) in patient().into_iter().filter(|(name, _)| goes_early(name)) {

@@ -320,7 +320,7 @@ fn a_cancelled_message_has_no_events() {
     }
 }
 
-/// A sender dies in the middle of messages of which the receiver's application has had no event.
+/// A sender dies in the middle of messages; the receiver's application has had no event of them.
 #[test]
 fn memory_for_messages_of_the_dead_is_freed() {
     let clock = Clock::start();

@@ -54,7 +54,7 @@ struct Answer {
     done: Option<oneshot::Sender<Outcome>>,
 }
 
-/// Calls by token, and the queues of those that wait for room.
+/// Calls by token, and the queues of calls that wait for room.
 #[derive(Debug, Default)]
 pub(crate) struct Calls {
     next: u64,

@@ -1,4 +1,4 @@
-//! When the messages of tasks are sent: at once, or together with those that other tasks are about to submit.
+//! When the messages of tasks are sent: at once, or together with messages that other tasks are about to submit.
 //!
 //! A turn of the endpoint costs several system calls, whether it sends one packet or a train of 64. Tasks submit messages
 //! one at a time, but often several of them run in a row: the driver receives a batch of responses and wakes

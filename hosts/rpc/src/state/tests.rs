@@ -299,7 +299,7 @@ impl Wake for Count {
     }
 }
 
-/// On a runtime with several threads a task that another one wakes runs before those that are ready. So the driver lets them
+/// On a runtime with several threads a task that another one wakes runs before ready ones. So the driver lets them
 /// run first, once.
 #[test]
 fn with_several_threads_the_driver_lets_ready_tasks_run_before_it_sends() {

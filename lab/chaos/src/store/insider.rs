@@ -15,7 +15,7 @@ pub(super) struct Insider {
 }
 
 impl Insider {
-    /// Its numbers of packets are some that the sender has yet to use, some beside those, or far above them.
+    /// Its numbers of packets are some that the sender has yet to use, some near these, or far above them.
     pub(super) fn new(session: Session, sealer: &GroupSeal, rng: &mut Rng) -> Self {
         let (cipher, key) = sealer.key();
         let mut seal = GroupSeal::new(cipher, *key);

@@ -9,10 +9,11 @@
 //! simulated sockets, clocks and random numbers ([`super::platform`]), whose sinks ([`rackweave_cast::sink::Folder`]) work on a simulated
 //! disk. What a thread does there is done step by step, each when the disk has had its time, which it may also let pass without an answer.
 //!
-//! What must hold: a file that has its name has the bytes that were sent (or those that it had before); what was reported as
-//! complete, by a receiver or by exit code 0, is complete, and with `--sync` would be after a power failure at that moment; a sink gets no
-//! byte that was not sent; a `send` whose receivers have all completed ends with exit code 0, and so does one that begins after the last
-//! failure; and no receiver is invited again for bytes that a pipe has given back.
+//! What must hold: a file that has its name has the bytes that were sent, or its earlier bytes. What was reported as
+//! complete, by a receiver or by exit code 0, is complete, and with `--sync` would be after a power failure at that
+//! moment. A sink gets no byte that was not sent. A `send` whose receivers have all completed ends with exit code 0,
+//! and so does one that begins after the last failure. No receiver is invited again for bytes that a pipe has given
+//! back.
 
 mod draw;
 mod insider;

@@ -385,7 +385,7 @@ impl Process {
                     Poll::Ready(None) => it.has_ended = true,
                     Poll::Pending => {}
                 },
-                // Whoever reads what is there looks in intervals whether that is still needed.
+                // Whoever reads existing files looks in intervals whether that is still needed.
                 Some((at, task)) if task.bytes().is_none() && it.work.is_closed() => {
                     *at = (*at).min(now + STEP);
                 }

@@ -74,7 +74,7 @@ impl Pipe {
 #[derive(Debug)]
 pub(super) struct Reader {
     stream: Arc<Stream>,
-    /// The bytes that are prepared, and those that a read has needed.
+    /// The bytes that are prepared, and the bytes that a read has needed.
     prepared: u64,
     wanted: u64,
     pipe: Option<Pipe>,

@@ -706,7 +706,7 @@ impl<'a> World<'a> {
         Ok(())
     }
 
-    /// Checks that files with their final names are those that were sent, or those that were there before.
+    /// Checks that files with their final names are the sent ones, or the ones from before.
     fn check_names(&self, host: usize, disk: &Disk) -> Result<(), String> {
         if self.unsure[host] {
             return Ok(());

@@ -93,7 +93,7 @@ fn points_without_counterpart_are_named() {
     assert!(text.contains("Only in A: tcp\n") && text.contains("Only in B: ndp\n"), "{text}");
 }
 
-/// A sweep of the transport beside a single transport of the same label: the label decides.
+/// A sweep of the transport compared with a single transport of the same label: the label decides.
 #[test]
 fn labels_pair_points_that_were_swept_otherwise() {
     let a = results(&[("homa", &[(1, 1.0)]), ("tcp", &[(1, 5.0)])]);

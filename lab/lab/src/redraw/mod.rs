@@ -1,7 +1,7 @@
 //! Reports on finished results, from their files: one result again, or several as one.
 //!
-//! Everything that a report shows is in `summary.json` and the CSV files beside it, so that the results of other versions, of the testbed
-//! and of machines that are gone can be drawn. Nothing is run.
+//! Everything that a report shows is in `summary.json` and the CSV files next to it, so that the results of other
+//! versions, of the testbed and of machines that are gone can be drawn. Nothing is run.
 
 mod read;
 mod series;
@@ -81,7 +81,7 @@ fn of_version(version: &str) -> String {
     if version.is_empty() { String::new() } else { format!(" (it names version {version})") }
 }
 
-/// Finished results, of which a report can be written.
+/// Finished results for a report.
 #[derive(Debug)]
 pub struct Redrawn {
     results: Results,
@@ -92,8 +92,9 @@ pub struct Redrawn {
 impl Redrawn {
     /// Reads results: directories that `rackweave run`, `merge`, `testbed` or `report` has written.
     ///
-    /// Points of several results are one sweep: the settings that differ distinguish those of one transport, those that differ in
-    /// their seeds only are repetitions, and those that do not differ at all get the name of their directory.
+    /// Points of several results are one sweep: the settings that differ distinguish those of one transport, points
+    /// that differ in their seeds only are repetitions, and points that do not differ at all get the name of their
+    /// directory.
     ///
     /// # Errors
     /// If a directory has no results, or they are incomplete.
@@ -136,7 +137,7 @@ impl Redrawn {
         if let [only] = &self.sources[..] { Some(&only.folder) } else { None }
     }
 
-    /// Returns the page, with links to these files beside it.
+    /// Returns the page, with links to these files next to it.
     fn html(&self, files: Vec<String>) -> String {
         let incomplete = self.results.incomplete();
         html::render(&Head { files, incomplete, ..self.head.clone() }, &self.results.compared())
@@ -210,8 +211,8 @@ fn sweep(sources: &mut [Source]) {
         .iter()
         .map(|source| source.points.iter().map(|p| source.settings(p)).collect())
         .collect();
-    // Settings of the transport differ between transports, and so do defaults that follow from them: only those that differ among points
-    // of one transport distinguish anything.
+    // Settings of the transport differ between transports, and so do defaults that follow from them: only settings that
+    // differ among points of one transport distinguish anything.
     let mut values: BTreeMap<(&str, &str), BTreeSet<String>> = BTreeMap::new();
     for (source, settings) in sources.iter().zip(&settings) {
         for (point, settings) in source.points.iter().zip(settings) {
@@ -276,7 +277,7 @@ fn names(sources: &[Source]) -> Vec<String> {
     }
 }
 
-/// Returns the command that repeats a result of which only the resolved scenario is known.
+/// Returns the command that repeats a result when only its resolved scenario is known.
 fn repeating(folder: &Path, is_testbed: bool) -> String {
     let scenario = folder.join(read::RESOLVED);
     let subcommand = if is_testbed { "testbed" } else { "run" };

@@ -224,7 +224,7 @@ impl Source {
         }
     }
 
-    /// Returns the settings of a point: the scenario's, with those that are swept.
+    /// Returns the settings of a point: the scenario's, with the swept ones.
     pub(super) fn settings(&self, point: &PointResult) -> BTreeMap<String, Value> {
         let mut settings = self.keys.clone();
         let set = point.summary.set.iter();

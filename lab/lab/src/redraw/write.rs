@@ -9,8 +9,9 @@ use crate::results::PointResult;
 use crate::tables::{self, Lead};
 
 impl Redrawn {
-    /// Writes the report. Of one result, it replaces the page and the pictures, and leaves all else as it is; in another directory it is
-    /// written beside copies of the files. Of several, it is written with the summary and the tables of all.
+    /// Writes the report. Of one result, it replaces the page and the pictures, and leaves all else as it is; in
+    /// another directory it is written next to copies of the files. Of several, it is written with the summary and the
+    /// tables of all.
     ///
     /// # Errors
     /// If a file cannot be read or written, or the directory is that of one of several results.

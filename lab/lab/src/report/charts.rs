@@ -454,7 +454,7 @@ pub(crate) fn cumulative(points: &[PointResult], distributions: &[Distribution<'
     }
 }
 
-/// Returns the chart of the 99th percentile of slowdown of the streams beside the measured workload, larger and with a `title`, for a file.
+/// Returns the chart of the 99th percentile of slowdown of the background streams, larger and with a `title`, for a file.
 /// `None` if there are no streams, or too many runs or streams for a chart.
 #[must_use]
 pub fn streams_chart(points: &[PointResult], title: &str) -> Option<Chart> {
@@ -464,7 +464,7 @@ pub fn streams_chart(points: &[PointResult], title: &str) -> Option<Chart> {
     Some(chart)
 }
 
-/// Returns the section on what the streams beside the measured workload experience in each run: a line for each stream. `None` if
+/// Returns the section on what the background streams experience in each run: a line for each stream. `None` if
 /// there are no streams, or too many runs or streams for a chart.
 pub(super) fn streams_section(points: &[PointResult]) -> Option<Section> {
     let streams = points.first().map_or(0, |point| point.summary.background.len());
@@ -597,7 +597,7 @@ pub(super) fn goodput_section(points: &[PointResult]) -> Option<Section> {
     })
 }
 
-/// Returns whether some line stays so low beside the first one that it looks like the axis.
+/// Returns whether some line stays so low compared with the first one that it looks like the axis.
 fn is_first_much_higher(chart: &Chart) -> bool {
     let highest = |series: &Series| series.points.iter().map(|point| point.1).fold(0.0, f64::max);
     let mut heights = chart.series.iter().map(highest);
@@ -689,7 +689,7 @@ fn envelope(series: &[QueueSample], of: impl Fn(&QueueSample) -> u64) -> Vec<(f6
         .collect()
 }
 
-/// What is shown beside a point of a chart: where it is from, and its value.
+/// What is shown next to a point of a chart: where it is from, and its value.
 pub(super) fn note_on(point: &PointResult, value: f64) -> String {
     let missing = if point.summary.is_complete() { "" } else { " (messages are missing)" };
     format!("{}: {}{missing}", point.label, number::short(value))

@@ -18,7 +18,7 @@ pub(crate) fn shown<T>(all: &'static [Column<T>]) -> impl Iterator<Item = ShownC
     all.iter().filter_map(|column| Some((column, column.shown?)))
 }
 
-/// Returns the shown measures of points, without those that are zero or missing for all of them.
+/// Returns the shown measures of points, without measures that are zero or missing for all of them.
 pub(super) fn measures(points: &[PointResult]) -> Vec<ShownColumn<PointSummary>> {
     let says = |column: &Column<PointSummary>| {
         points.iter().any(|point| (column.get)(&point.summary).number() > 0.0)
@@ -26,7 +26,7 @@ pub(super) fn measures(points: &[PointResult]) -> Vec<ShownColumn<PointSummary>>
     shown(POINT).filter(|(column, shown)| !shown.optional || says(column)).collect()
 }
 
-/// Returns the shown columns of streams, without those that are zero or missing for all of them.
+/// Returns the shown columns of streams, without columns that are zero or missing for all of them.
 pub(super) fn stream_columns(points: &[PointResult]) -> Vec<ShownColumn<StreamSummary>> {
     let says = |column: &Column<StreamSummary>| {
         points.iter().flat_map(streams).any(|stream| (column.get)(stream).number() > 0.0)
@@ -92,11 +92,11 @@ pub(super) fn best_in(
     })
 }
 
-/// Returns which points have the best `value` among those that can be compared: where groups were run at several values
-/// of a sweep, those at the same value. Returns none unless two values differ. A value that is not finite is never
+/// Returns which points have the best `value` among comparable ones: where groups were run at several values of a
+/// sweep, those at the same value. Returns none unless two values differ. A value that is not finite is never
 /// best. With each value is half the width of its confidence interval: those whose intervals meet the best one's do not
 /// differ from it, and one whose interval is not known (NaN) is not compared. The central scheduler, which is a bound and no
-/// transport, is never best beside transports.
+/// transport, is never best among transports.
 pub(super) fn best(
     points: &[PointResult],
     lower: bool,
@@ -126,20 +126,20 @@ pub(super) fn best(
         .collect()
 }
 
-/// Returns whether a point may be the best: the bound beside transports may not.
+/// Returns whether a point may be the best: the bound among transports may not.
 pub(super) fn competes(points: &[PointResult], point: &PointResult) -> bool {
     let is_bound = |point: &PointResult| point.summary.transport == BOUND;
     !is_bound(point) || points.iter().all(is_bound)
 }
 
 /// Returns whether two values, each with half the width of its confidence interval, look equal: when written with three digits, or
-/// because their intervals meet. Those of which an interval is not known do not.
+/// because their intervals meet. Values without a known interval do not.
 pub(super) fn are_close((a, a_half): (f64, f64), (b, b_half): (f64, f64)) -> bool {
     let halves = a_half + b_half;
     !halves.is_nan() && (a - b).abs() <= (0.0005 * b.abs()).max(halves)
 }
 
-/// Returns the streams beside the measured one, and all streams together.
+/// Returns the background streams, and all streams together.
 pub(crate) fn streams(point: &PointResult) -> impl Iterator<Item = &StreamSummary> {
     point.summary.background.iter().chain(&point.summary.all_streams)
 }
@@ -230,7 +230,7 @@ mod tests {
         points[0].summary.transport = BOUND.to_owned();
         points[2].summary.slowdown.p99 = 5.0;
         assert_eq!(best_p99(&points), [false, true, false]);
-        // Beside itself it is compared.
+        // With others of its kind it is compared.
         for point in &mut points {
             point.summary.transport = BOUND.to_owned();
         }

@@ -157,7 +157,7 @@ fn demo(title: &str, points: Vec<PointResult>) -> Demo {
 
 const GROUPS: [(&str, f64); 3] = [("homa", 0.0), ("dctcp", 0.8), ("tcp", 4.0)];
 
-/// Returns three transports at one load, of which the last one leaves messages unfinished.
+/// Returns three transports at one load; the last one leaves messages unfinished.
 pub(super) fn transports() -> Demo {
     let mut points: Vec<PointResult> =
         GROUPS.iter().map(|(name, badness)| point(name, 0.8, 0.05 + badness)).collect();
@@ -182,7 +182,7 @@ pub(super) fn sweep() -> Demo {
     demo("W4 from 5 to 95 % load", points)
 }
 
-/// Returns two transports at three loads, with an incast beside them that the one with the lower slowdown delays; the second is at
+/// Returns two transports at three loads, with an incast next to them that the one with the lower slowdown delays; the second is at
 /// other settings of the switch, which follow from it.
 pub(crate) fn incast() -> Demo {
     let mut points = Vec::new();

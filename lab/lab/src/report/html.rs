@@ -360,7 +360,7 @@ fn circuits(page: &mut String, points: &[PointResult]) {
     page.push_str("</section>\n");
 }
 
-/// Writes the table of the streams beside the measured workload.
+/// Writes the table of the background streams.
 fn streams(page: &mut String, points: &[PointResult]) {
     if points.iter().all(|point| point.summary.background.is_empty()) {
         return;
@@ -554,7 +554,7 @@ fn drops(page: &mut String, points: &[PointResult]) {
     page.push_str("</tbody></table></div></section>\n");
 }
 
-/// Writes links to the files beside the page.
+/// Writes links to the files next to the page.
 fn files(page: &mut String, head: &Head) {
     if head.files.is_empty() {
         return;

@@ -29,14 +29,14 @@ pub(crate) mod demo;
 #[cfg(test)]
 mod tests;
 
-/// The text at the head of a page, beside the results.
+/// The text at the head of a page, as well as the results.
 #[derive(Clone, Debug, Default)]
 pub struct Head {
     /// The headline of the page.
     pub title: String,
     /// A description of the scenario in a sentence or two; may be empty.
     pub description: String,
-    /// The scenario as it was run, with all defaults, as TOML.
+    /// The scenario of the run, with all defaults, as TOML.
     pub scenario_toml: String,
     /// The command that reproduces the numbers.
     pub command: String,
@@ -46,7 +46,7 @@ pub struct Head {
     pub seed: u64,
     /// Further facts for the head of the page, as (name, value): hosts, links, workload...
     pub facts: Vec<(String, String)>,
-    /// The names of the files with numbers beside the page, which it links to.
+    /// The names of the files with numbers next to the page, which it links to.
     pub files: Vec<String>,
     /// Which points have no results, in a sentence; `None` if all have.
     pub incomplete: Option<String>,

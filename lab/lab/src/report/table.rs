@@ -158,7 +158,7 @@ pub(crate) fn kind_table<K: Kind>(points: &[PointResult], width: usize, style: S
     }
 }
 
-/// Returns the table of the streams beside the measured workload, by point.
+/// Returns the table of the background streams, by point.
 fn streams(points: &[PointResult], width: usize, style: Style) -> String {
     let columns_of = points;
     let rows = || points.iter().flat_map(|p| compare::streams(p).map(move |stream| (p, stream)));

@@ -35,7 +35,7 @@ fn pages_are_self_contained() {
     let page = demo::sweep().page();
     let page =
         page.replace("http://www.w3.org/2000/svg", "").replace("http://www.w3.org/1999/xhtml", "");
-    // Links lead to files beside the page only.
+    // Links lead to files next to the page only.
     let page = page.replace("href=\"points.csv\"", "");
     for outside in ["http:", "https:", "src=", "href=", "url(", "@import", "<script"] {
         assert!(!page.contains(outside), "{outside}");

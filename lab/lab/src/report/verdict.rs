@@ -1,4 +1,4 @@
-//! The verdict: who has the lowest slowdown, of the measured messages and of each stream beside them, and who loses what by it.
+//! The verdict: who has the lowest slowdown, of the measured messages and of each background stream, and who loses what by it.
 
 use std::collections::BTreeSet;
 
@@ -18,7 +18,7 @@ pub(super) fn verdict(points: &[PointResult]) -> Option<String> {
     (!sentences.is_empty()).then(|| sentences.join(" "))
 }
 
-/// The verdict about the measured messages, or about a stream beside them.
+/// The verdict about the measured messages, or about a background stream.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub(crate) struct StreamVerdict {
@@ -44,7 +44,7 @@ pub(crate) struct Lowest {
     labels: Vec<String>,
 }
 
-/// Returns the verdicts about the measured messages and about each stream beside them; none if there is nothing to compare.
+/// Returns the verdicts about the measured messages and about each background stream; none if there is nothing to compare.
 pub(crate) fn of_streams(points: &[PointResult]) -> Vec<StreamVerdict> {
     if points.len() < 2 {
         return Vec::new();
@@ -245,7 +245,7 @@ fn latency(points: &[PointResult], winner: &str) -> Option<String> {
     Some(format!("The p99 latency over all sizes is lowest with {leaders}{loss}."))
 }
 
-/// Says with what a stream beside the measured messages has its lowest slowdown.
+/// Says with what a background stream has its lowest slowdown.
 fn beside(points: &[PointResult], nth: usize, winner: Option<&str>) -> StreamVerdict {
     let is_known = |point: &PointResult| has_p99(&point.summary, nth);
     let measure = |point: &PointResult| {
@@ -290,7 +290,7 @@ fn beside(points: &[PointResult], nth: usize, winner: Option<&str>) -> StreamVer
 }
 
 /// Returns whether the 99th percentile of a stream is known. Messages that are under way at the end of a run count with less than they
-/// would have taken. The streams beside a kind of workload are cut off by its end, which affects the percentile if it is more than one
+/// would have taken. Background streams of a kind of workload are cut off by its end, which affects the percentile if it is more than one
 /// message in a hundred.
 fn has_p99(point: &PointSummary, nth: usize) -> bool {
     let counts = &point.background[nth].messages;
@@ -312,7 +312,7 @@ fn listed(labels: &[&str]) -> String {
     }
 }
 
-/// Names a stream beside the measured messages at the beginning of a sentence.
+/// Names a background stream at the beginning of a sentence.
 fn stream_name(points: &[PointResult], nth: usize) -> String {
     let label = &points[0].summary.background[nth].label;
     let fixed = points.iter().all(|point| point.summary.background[nth].label == *label);
@@ -349,7 +349,7 @@ fn measured(points: &[PointResult]) -> Option<String> {
     let (mut ranked, bounds): (Vec<&PointResult>, Vec<&PointResult>) =
         known.partition(|point| competes(points, point));
     if ranked.len() < 2 {
-        // With streams beside it, it must be said that of these nothing can be.
+        // With background streams, it must be said that of these nothing can be.
         let missing = not_compared(points);
         return (!missing.is_empty()).then(|| format!("There is no verdict.{missing}"));
     }

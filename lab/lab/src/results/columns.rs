@@ -23,7 +23,7 @@ pub(crate) struct Column<T: 'static> {
     pub(crate) shown: Option<Shown>,
 }
 
-/// The kind of a column's values, any of which may be missing.
+/// The kind of a column's values; any may be missing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
     Count,
@@ -396,7 +396,7 @@ pub(crate) const ROUND_TRIP: &[Column<MeasuredRoundTrip>] = &[
 /// A time in microseconds.
 pub(crate) const MICROS: Shown = Shown { unit: Unit::Micros, ..PLAIN };
 
-/// The columns for a stream beside the measured workload, for `streams.csv` and the report.
+/// The columns for a background stream, for `streams.csv` and the report.
 pub(crate) const STREAM: &[Column<StreamSummary>] = &[
     shown("arrivals", Text, Shown { name: "arrivals", ..PLAIN }, |s| (&*s.arrivals).into()),
     shown("stream", Text, Shown { name: "transport", ..PLAIN }, |s| (&*s.label).into()),

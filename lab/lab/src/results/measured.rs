@@ -26,7 +26,7 @@ impl PointResult {
         let first = usize::from(!spec.study.is_messages());
         let streams = spec.config.streams.len() + first;
         let by_stream = by_stream(&result.messages, streams);
-        // The files of a cast have their own measured time; the streams beside it are measured over the whole run.
+        // The files of a cast have their own measured time; background streams are measured over the whole run.
         let whole_run = result.ended_at.since(Time::ZERO + spec.config.measure.warmup);
         let goodput = |stream: usize| {
             let bytes = result.delivered_bytes.get(stream).copied().unwrap_or(0);
@@ -136,7 +136,7 @@ impl PointResult {
     }
 }
 
-/// What is measured of a stream beside its messages.
+/// What is measured of a stream in addition to its messages.
 struct Measured {
     goodput_gbps: f64,
     recovery: Option<RecoveryCounters>,
@@ -163,7 +163,7 @@ impl Window {
         let until = match measure.duration {
             Some(_) => measure.until().min(result.ended_at),
             None if spec.study.is_messages() => last,
-            // What runs beside a kind of workload is measured over the whole run.
+            // What runs next to a kind of workload is measured over the whole run.
             None => result.ended_at,
         };
         Self { from, until: until.max(from) }
@@ -220,7 +220,7 @@ fn recovery_of(result: &RunResult, stream: usize) -> Option<RecoveryCounters> {
     result.recovery.iter().find(|recovery| is_of(&recovery.streams)).map(|it| it.counters)
 }
 
-/// Returns the sums over all transports, each of which counts once.
+/// Returns the sums over all transports; each counts once.
 fn recovery_of_all(result: &RunResult) -> Option<RecoveryCounters> {
     let mut sum = None;
     for recovery in &result.recovery {

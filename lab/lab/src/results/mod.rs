@@ -77,7 +77,7 @@ struct Document<'a> {
     /// If seeds are swept: the points without their seeds, as means over seeds.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     over_seeds: Vec<PointSummary>,
-    /// Which transport or setting has the lowest 99th percentile of slowdown, for the measured messages and for each stream beside them.
+    /// Which transport or setting has the lowest 99th percentile of slowdown, for the measured messages and for each background stream.
     /// Empty if there is nothing to compare.
     verdict: Vec<StreamVerdict>,
     /// What makes the numbers incomplete or wrong; the command ends with exit code 1.
@@ -174,10 +174,10 @@ pub struct PointSummary {
     pub peak_packets: u64,
     /// The number of messages whose bytes were verified.
     pub verified_messages: u64,
-    /// The results of the streams beside the measured one.
+    /// The results of the background streams.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub background: Vec<StreamSummary>,
-    /// The messages of the measured stream and of those beside it together; `None` with one stream.
+    /// The messages of the measured stream and of the background streams together; `None` with one stream.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub all_streams: Option<StreamSummary>,
     /// The results that only a kind of workload has, as an object of its name: `cast`, `image`, ...
@@ -221,7 +221,7 @@ pub struct MissingPoint {
     pub seed: u64,
 }
 
-/// The results of a stream beside the measured one.
+/// The results of a background stream.
 #[derive(Clone, Debug, Deserialize, Serialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct StreamSummary {
@@ -277,7 +277,7 @@ pub struct MessageCounts {
 pub struct Halves {
     /// The 99th percentile of each half.
     pub p99: [f64; 2],
-    /// Whether they differ by more than chance explains, of which the probability is 5 %, and by a half or more.
+    /// Whether they differ by more than chance explains with a probability of 5 %, and by a half or more.
     pub differ: bool,
 }
 

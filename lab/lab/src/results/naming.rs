@@ -33,7 +33,7 @@ impl PointResult {
 }
 
 /// Marks the points that would be compared with one that has no results: those of the same values of what is swept besides the
-/// transports, or all points of the only transport. A point of which some seeds have no results is there.
+/// transports, or all points of the only transport. A point is there if some of its seeds have results.
 pub(super) fn mark(points: &mut [PointResult], missing: &[MissingPoint]) {
     let is_there =
         |it: &MissingPoint| points.iter().any(|point| it.is_repetition_of(&point.summary));

@@ -1,6 +1,6 @@
 //! What must be said next to the numbers: messages that are missing in them, and windows that are too short for what they measure.
 //!
-//! One mechanism for the measured messages and for the streams beside them. The terminal, the page, `summary.json` and the exit code
+//! One mechanism for the measured messages and for background streams. The terminal, the page, `summary.json` and the exit code
 //! of the command take what they say from here.
 
 use rackweave_sim::result::End;
@@ -57,7 +57,7 @@ impl PointSummary {
         failed == 0 && unfinished == 0 && self.end == end_name(End::AllDone) && !lacks_seeds
     }
 
-    /// Names a stream beside the measured messages: "the incast", or "the incast (stream 2)" if several are alike.
+    /// Names a background stream: "the incast", or "the incast (stream 2)" if several are alike.
     #[must_use]
     pub fn stream_name(&self, nth: usize) -> String {
         let of = |stream: &StreamSummary| match stream.arrivals.as_str() {
@@ -77,7 +77,7 @@ impl PointSummary {
     /// time limit ended the run.
     #[must_use]
     pub fn warning(&self) -> Option<String> {
-        // A kind of workload ends the run, whatever the streams beside it have under way.
+        // A kind of workload ends the run, whatever the background streams have under way.
         let is_of_messages = matches!(self.study, StudySummary::Messages);
         let is_cut_off = !is_of_messages && self.end == end_name(End::AllDone);
         let of_streams = (0..self.background.len()).filter_map(|nth| {
@@ -254,7 +254,7 @@ impl MissingPoint {
 /// The most points that a line names.
 const MOST_NAMES: usize = 4;
 
-/// Returns the remarks of a weight about points, one line for all points of which the same is said.
+/// Returns the remarks of a weight about points, points that share a remark share a line.
 pub(crate) fn grouped(points: &[PointResult], weight: Weight) -> Vec<String> {
     let mut lines: Vec<(String, Vec<&str>)> = Vec::new();
     for point in points {
@@ -311,7 +311,7 @@ mod tests {
         );
     }
 
-    /// A cast ends the run while traffic beside it is under way.
+    /// A cast ends the run while background traffic is under way.
     #[test]
     fn traffic_beside_a_kind_of_workload_is_cut_off() {
         let mut point = point();

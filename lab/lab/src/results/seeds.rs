@@ -31,12 +31,12 @@ pub struct SeedSpread {
     pub latency_us: Stats,
     /// Of the mean goodput.
     pub goodput_gbps: f64,
-    /// Of the streams beside the measured one, in their order.
+    /// Of the background streams, in their order.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub background: Vec<StreamSpread>,
 }
 
-/// Half the widths of the confidence intervals of a stream beside the measured one.
+/// Half the widths of the confidence intervals of a background stream.
 #[derive(Clone, Copy, Debug, Deserialize, Serialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct StreamSpread {
@@ -48,9 +48,10 @@ pub struct StreamSpread {
     pub goodput_gbps: f64,
 }
 
-/// Returns the points with those that differ in nothing but their seed combined: measures are means, counts of messages, drops, trims
-/// and marks are sums, and what is shown of one run (queues over time, circuits, casts, images, jobs, plans) is that of the first seed.
-/// The busiest port and the errors of round trips, which seeds do not share, are left out. Returns `None` unless seeds are swept.
+/// Returns the points, and combines points that differ in nothing but their seed. Measures are means; counts of
+/// messages, drops, trims and marks are sums. What is shown of one run (queues over time, circuits, casts, images,
+/// jobs, plans) is that of the first seed. The busiest port and the errors of round trips, which seeds do not share,
+/// are left out. Returns `None` unless seeds are swept.
 pub(crate) fn combined(points: &[PointResult]) -> Option<Vec<PointResult>> {
     let is_swept = points.iter().any(|point| point.summary.set.contains_key(SEED));
     if !is_swept {

@@ -82,7 +82,7 @@ pub(crate) fn percentile(sorted: &[f64], p: f64) -> f64 {
     sorted[rank(sorted.len(), p)]
 }
 
-/// Returns whether the 99th percentiles of two sets of values differ by more than chance explains, of which the probability is 5 %, if the
+/// Returns whether the 99th percentiles of two sets of values differ by more than chance explains with a probability of 5 %, if the
 /// values are independent: the shares above the percentile of all of them are compared (NIST/SEMATECH e-Handbook 7.3.3).
 pub(crate) fn tails_differ(halves: [&[f64]; 2]) -> bool {
     let mut all = halves.concat();

@@ -36,7 +36,7 @@ use serde::{Deserialize, Serialize};
 use crate::error::ScenarioError;
 use crate::study::{self, Ground, Study};
 
-/// A checked scenario, every point of which can be run.
+/// A checked scenario; every point of it can be run.
 #[derive(Clone, Debug)]
 pub struct Scenario {
     /// The world for which it was read, which determines some defaults.
@@ -83,7 +83,7 @@ pub struct PointSpec {
     pub kernel_tcp: Vec<Option<&'static str>>,
     /// The parameters of a run on real hosts.
     pub testbed: TestbedConfig,
-    /// What is measured. If it is not messages, `config` has only the streams beside it.
+    /// What is measured. If it is not messages, `config` has only the background streams.
     pub study: Study,
 }
 
@@ -446,7 +446,7 @@ impl Reader<'_> {
         Ok((file, point))
     }
 
-    /// Resolves the workload of a kind and the streams beside it.
+    /// Resolves the workload of a kind and the background streams.
     fn study(
         &self,
         keys: &study::Keys,
@@ -467,7 +467,7 @@ impl Reader<'_> {
         Ok(streams)
     }
 
-    /// Resolves the measured messages and the streams beside them.
+    /// Resolves the measured messages and the background streams.
     fn messages(
         &self,
         file: &File,
@@ -485,7 +485,7 @@ impl Reader<'_> {
         Ok(streams)
     }
 
-    /// Resolves the streams of messages beside the measured workload.
+    /// Resolves the background streams of messages.
     ///
     /// Those without a transport have that of the measured messages, if there is one.
     fn background(

@@ -58,7 +58,8 @@ pub(crate) trait Kind: Listed + Configured {
     #[cfg(test)]
     const EXAMPLE: &'static str;
 
-    /// Refuses what the scenario has beside the table. All of the workload is measured, unless a kind says otherwise.
+    /// Refuses what the scenario has in addition to the table. All of the workload is measured, unless a kind says
+    /// otherwise.
     fn check(ground: &Ground<'_>) -> Result<(), Problem> {
         ground.measure.check_for_many(Self::TABLE, None)
     }
@@ -85,7 +86,7 @@ pub(crate) trait Kind: Listed + Configured {
         Ok(())
     }
 
-    /// Returns what went wrong in a run beside messages that are missing, if anything.
+    /// Returns what went wrong in a run in addition to missing messages, if anything.
     fn warning(_summary: &Self::Summary) -> Option<String> {
         None
     }
@@ -146,7 +147,7 @@ pub(crate) struct Ground<'a> {
     pub(crate) faults: &'a [Fault],
     pub(crate) measure: &'a Measure,
     pub(crate) seed: u64,
-    /// Whether there are streams beside the workload.
+    /// Whether there are background streams.
     pub(crate) has_background: bool,
 }
 

@@ -64,7 +64,7 @@ macro_rules! studies {
         /// The results that only the workload's kind has: an object of a point in `summary.json`.
         #[derive(Clone, Debug, Default)]
         pub enum StudySummary {
-            /// There are none: messages have those that every point has.
+            /// There are none: messages have the results that every point has.
             #[default]
             Messages,
             $(
@@ -247,7 +247,7 @@ impl Study {
     }
 }
 
-/// As its fields, of which a point has one at most.
+/// As its fields; a point has one at most.
 #[cfg(test)]
 impl schemars::JsonSchema for StudySummary {
     fn schema_name() -> std::borrow::Cow<'static, str> {
@@ -273,7 +273,7 @@ impl Keys {
     }
 }
 
-/// Refuses other keys beside the table of a kind.
+/// Refuses other keys next to the table of a kind.
 fn only_key(table: &Table, kind: &tree::Entry) -> Result<(), DeError> {
     let Some(other) = table.0.iter().find(|other| other.key != kind.key) else { return Ok(()) };
     let message = format!("`{}` has no meaning beside [workload.{}]", other.key, kind.key);

@@ -195,7 +195,7 @@ mod tests {
         assert_eq!(last, "1,probe-line,probe-line,4 us,2,12", "{csv}");
         let page = std::fs::read_to_string(folder.path().join("report.html")).unwrap();
         assert!(page.contains("<h2>Probes</h2>") && page.contains("mean echo"), "{page}");
-        // What an earlier run of the kind has written does not remain beside another one's.
+        // What an earlier run of the kind has written does not remain next to another one's.
         out.remove_optional(&[]);
         assert!(!folder.path().join("probe_echoes.csv").exists());
     }

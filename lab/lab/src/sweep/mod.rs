@@ -383,7 +383,7 @@ impl Sweep {
         sweep
     }
 
-    /// Takes the finished points of another store. Those that failed are not: they are run again.
+    /// Takes the finished points of another store. Failed ones are not taken: they are run again.
     fn take(&mut self, store: &PointStore) {
         self.take_some(store, |end| matches!(end, PointEnd::Finished(_)));
     }

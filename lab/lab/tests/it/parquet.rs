@@ -57,7 +57,7 @@ fn results(text: &str, sets: &[&str]) -> (Scenario, Results) {
     (scenario, results)
 }
 
-/// A sweep with keys that are numbers, texts and missing, a stream beside it, messages that fail and seeds.
+/// A sweep with keys that are numbers, texts and missing, a background stream, messages that fail and seeds.
 const MESSAGES: &str = r#"
     fabric = { topology = "single-switch", hosts = 4, host_link = "10 Gbps" }
     transport.name = "homa"
@@ -140,7 +140,7 @@ fn parquet_changes_no_other_file_and_does_not_outlive_its_results() {
         let bytes = |folder: &Path| std::fs::read(folder.join(format!("{name}.parquet"))).unwrap();
         assert_eq!(bytes(copy.path()), bytes(with.path()));
     }
-    // Another run leaves those of this one as little as its CSV files; what is no table of results is not ours.
+    // Another run leaves those of this one as little as its CSV files; what is no table of results is somebody else's.
     std::fs::write(with.path().join("mine.parquet"), "mine").unwrap();
     write(with.path(), false);
     assert_eq!(names(with.path(), "parquet"), BTreeSet::from(["mine".to_owned()]));

@@ -1,4 +1,4 @@
-//! The scenario of pHost and NDP beside Homa, on a fabric of 24 hosts instead of 144: the
+//! The scenario of pHost and NDP compared with Homa, on a fabric of 24 hosts instead of 144: the
 //! cells that hold, within 25 % of the published means.
 
 use rackweave_lab::{Batch, Scenario};

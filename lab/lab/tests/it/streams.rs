@@ -7,7 +7,7 @@ use rackweave_lab::results::{MissingPoint, Weight};
 use rackweave_lab::scenario::Scenario;
 use rackweave_lab::{Batch, Results};
 
-/// A leaf-spine with calls, and an incast of 12 hosts beside them.
+/// A leaf-spine with calls, and an incast of 12 hosts.
 fn leaf(beside: &str, measure: &str, sweep: &str) -> Results {
     let text = format!(
         "fabric = {{ topology = 'leaf-spine', leaves = 2, hosts_per_leaf = 8, spines = 1, host_link = '25 Gbps', core_link = '100 Gbps' }}\n\
@@ -106,7 +106,7 @@ fn a_window_whose_halves_differ_is_too_short() {
     assert!(disturbed[0].starts_with(text), "{disturbed:?}");
 }
 
-/// Results of a sweep of which points are missing, as when it is interrupted.
+/// Results of a sweep that lacks points, as when it is interrupted.
 fn partial(results: &Results, is_missing: fn(&str, u64) -> bool) -> Results {
     let mut partial = results.clone();
     partial.summary.interrupted = true;

@@ -88,8 +88,8 @@ pub(super) fn spread(values: &[f64]) -> f64 {
     (quantile(values, 0.75) - quantile(values, 0.25)) / middle
 }
 
-/// The share of its time that a kind of work explains, as the standard deviation of the prior: with about ten kinds of which
-/// a few matter in each load, a third is typical. The choice is ours.
+/// The share of its time that a kind of work explains, as the standard deviation of the prior: with about ten kinds, a
+/// few of them important in each load, a third is typical. Rackweave's choice.
 const TYPICAL_SHARE: f64 = 1.0 / 3.0;
 
 #[cfg(test)]

@@ -39,7 +39,7 @@ const FULL_PACKET_BYTES: f64 = 1500.0;
 /// The samples of timers and of wake-ups in each round.
 const SAMPLES: usize = 400;
 
-/// A load on two hosts, of which host 1 sends and host 0 receives.
+/// A load on two hosts: host 1 sends and host 0 receives.
 struct Load {
     name: &'static str,
     workload: &'static str,
@@ -205,7 +205,7 @@ impl Calibration {
         }
     }
 
-    /// Stops the measurement, of which nothing remains.
+    /// Stops the measurement; nothing of it remains.
     pub fn cancel(&self) {
         self.cancelled.store(true, Ordering::Relaxed);
         if let Ok(running) = self.running.lock()

@@ -19,7 +19,7 @@ pub(super) const LOADS: [Load; 2] = [
     },
 ];
 
-/// The text has more than 100,000 distinct words, each of which is a pair: their packets cost about as much as they do.
+/// The text has more than 100,000 distinct words, and each is a pair: their packets cost about as much as they do.
 pub(super) fn scenario_text(load: &Load) -> ScenarioText {
     let text = format!(
         "name = 'calibrate'\n\

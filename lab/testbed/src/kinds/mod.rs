@@ -79,7 +79,8 @@ pub(crate) trait OnTestbed {
     /// In words, why it cannot go on.
     fn run_host(&self, host: &HostProcess<'_>) -> Result<(), String>;
 
-    /// Returns the results of a run from what its hosts have reported, and inserts them into those that every run has.
+    /// Returns the results of a run from what its hosts have reported, and inserts them into the results that every run
+    /// has.
     fn results(
         &self,
         ends: &Ends<'_>,

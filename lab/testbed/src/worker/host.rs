@@ -545,7 +545,7 @@ pub(crate) fn longest_request(workload: &WorkloadConfig) -> u64 {
     longest.unwrap_or(0)
 }
 
-/// The latest time up to which all starts are logged, of which the first of the others is at `waiting`.
+/// The latest time up to which all starts are logged; the first unlogged start is at `waiting`.
 fn logged_until(now: Time, waiting: Option<Time>) -> Time {
     let before = waiting.map_or(Time::MAX, |at| Time::from_ticks(at.ticks().saturating_sub(1)));
     now.min(before)

@@ -7,7 +7,7 @@ use rackweave_reduce::Net;
 use super::{process_cpu_s, sleeps};
 use crate::protocol::HostWork;
 
-/// The system calls of a host's socket that have sent packets, and those that have received some.
+/// The system calls of a host's socket that have sent packets, and that have received some.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Calls {
     pub(super) sent: u64,

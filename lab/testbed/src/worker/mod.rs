@@ -87,7 +87,7 @@ fn send(message: &WorkerMessage) {
     }
 }
 
-/// A real-time priority (1 to 99), most of which are unused.
+/// A real-time priority (1 to 99; most are unused).
 pub(crate) const SWITCH_PRIORITY: i32 = 20;
 
 fn run(setup: &Setup) -> Result<(), String> {

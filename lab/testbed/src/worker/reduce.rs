@@ -109,7 +109,7 @@ impl Host {
         self.node.records().map(|(job, record)| JobEnd::new(job.number, record)).collect()
     }
 
-    /// Counts the steps that they have made, each of which is reported at once.
+    /// Counts the steps that they have made; each is reported at once.
     fn steps(&self) -> usize {
         let of = |record: &Record| {
             let times =

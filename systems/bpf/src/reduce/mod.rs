@@ -103,7 +103,7 @@ counters! {
         pub packets,
         /// Pairs in them.
         pub pairs,
-        /// Pairs among those that were added to a sum.
+        /// Pairs in them that were added to a sum.
         pub absorbed,
         /// Pairs that were sent to a master because they found no slot, repetitions included.
         pub residual,

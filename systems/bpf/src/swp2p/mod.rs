@@ -58,8 +58,9 @@ pub const CLIENTS: usize = 64;
 pub const WINDOW: u32 = 8192;
 /// The largest number of chunks for which a program can have memory, which is 264 bytes for each.
 pub const MOST_CHUNKS: u32 = 1 << 19;
-/// The largest number of clients that wait for a chunk themselves and follow one another ([`TorConfig::pending`]). The choice is ours:
-/// it is the directory's default, and the program follows as many steps for each client and chunk, also where fewer clients wait.
+/// The largest number of clients that wait for a chunk themselves and follow one another ([`TorConfig::pending`]).
+/// Rackweave's choice: it is the directory's default, and the program follows as many steps for each client and chunk,
+/// also where fewer clients wait.
 pub const MOST_PENDING: u8 = 2;
 /// The largest number of ports.
 pub const PORTS: usize = 1024;
@@ -226,7 +227,7 @@ impl Tor {
         TorCounters::read(&self.classifier)
     }
 
-    /// Returns the clients, by slot. Those that were silent are among them until their slot is needed.
+    /// Returns the clients, by slot. Silent clients are among them until their slot is needed.
     ///
     /// # Errors
     /// If they cannot be read from the kernel.

@@ -309,7 +309,7 @@ fn forged_and_damaged_messages_change_nothing() {
         assert_eq!((length, from.port()), (28, 9999));
     }
     assert!(tor.counters().unwrap().super_packets > 0);
-    // The directory is as it was.
+    // The directory has not changed.
     assert_eq!(tor.clients().unwrap().len(), 3);
     b.tell(&b.batch(9, 0), server);
     b.send(&b.batch(5, 0));

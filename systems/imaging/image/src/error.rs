@@ -54,7 +54,7 @@ pub enum ImageError {
     Kind {
         /// The path that was given.
         path: PathBuf,
-        /// What is there, such as "a directory".
+        /// The kind of file at the path, such as "a directory".
         kind: &'static str,
     },
     /// The source changed while it was read.

@@ -41,7 +41,7 @@ pub enum ChunkError {
 /// A piece of an expanded chunk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Piece<'a> {
-    /// These bytes, of which there are at most 16 MiB.
+    /// These bytes, at most 16 MiB.
     Data(&'a [u8]),
     /// This number of zeros.
     Zero(u64),

@@ -72,9 +72,10 @@ impl Packing {
         }
     }
 
-    /// Returns the size of a chunk for a source of this length. Hosts that fetch an image serve whole chunks only, so that they have
-    /// little to serve each other before the first of few large chunks has arrived, and wait for the last one. Each chunk costs
-    /// messages and a record in the index, so that there are not more than needed (`docs/ops/imaging.md`). The choice is ours.
+    /// Returns the size of a chunk for a source of this length. Rackweave's choice. Hosts that fetch an image serve
+    /// whole chunks only. With few large chunks they have little to serve each other before the first has arrived, and
+    /// wait for the last one. Each chunk costs messages and a record in the index, so there are not more than needed
+    /// (`docs/ops/imaging.md`).
     fn chunk_size_for(&self, size: u64) -> u32 {
         self.chunk_size.unwrap_or_else(|| {
             let few = |shift: &u32| size.div_ceil(1 << shift) <= MANY_CHUNKS;

@@ -134,7 +134,7 @@ impl Channel {
         self.outgoing.len()
     }
 
-    /// Adds a message to those that wait to be sent. A payload that is shorter than the message says is padded.
+    /// Adds a message to the queue of messages to send. A payload that is shorter than the message says is padded.
     pub(crate) fn push(&mut self, body: Body, payload: &[u8]) {
         let header = Header { source: self.own.octets(), body };
         let seal = self.seal;
@@ -160,7 +160,7 @@ impl Channel {
         Ok(self.outgoing.is_empty())
     }
 
-    /// Waits for messages. Those that were received before are forgotten.
+    /// Waits for messages. Forgets messages that were received before.
     pub(crate) async fn receive(&mut self) -> io::Result<()> {
         loop {
             let mut ready = self.receiver.readable().await?;

@@ -234,7 +234,7 @@ pub struct ImageView {
     pub stored: u64,
     /// Whether it is signed.
     pub signed: bool,
-    /// Chunks that the server has sent and clients have taken, and those that it has multicast.
+    /// Chunks that the server has sent and clients have taken, and chunks that it has multicast.
     pub chunks_sent: u64,
     /// Stored bytes of these.
     pub bytes_sent: u64,
@@ -270,7 +270,7 @@ pub struct ServerStatus {
     pub elapsed_ms: u64,
     /// Its images.
     pub images: Vec<ImageView>,
-    /// Its clients: those that are here, and those that were since the server started, of which the oldest are forgotten.
+    /// Its clients, present and past, since the server started. The oldest past ones are forgotten.
     pub clients: Vec<ClientView>,
     /// Hosts that the image is for and that have not been here.
     pub absent: Vec<Ipv4Addr>,

@@ -26,13 +26,13 @@ use crate::frames::{CHUNK_REPLY, ChunkHeader, ChunkReply};
 use crate::hello::{self, HelloError, Purpose};
 use crate::rate::Limiter;
 
-/// After this time without a connection, what is to be sent does not count among the chunks that are being sent: peers that are not there must
-/// not keep out those that are.
+/// After this time without a connection, what is to be sent does not count among the chunks that are being sent: absent
+/// peers must not keep out present ones.
 const CONNECTING: Duration = Duration::from_millis(100);
 /// How long a peer may take to accept a connection.
 const CONNECT: Duration = Duration::from_secs(5);
-/// A chunk that takes longer than this does not count among those that are being sent. The choice is ours: eight chunks of 1 MiB that share
-/// 13 Mbps take as long.
+/// A chunk that takes longer than this does not count among the chunks that are being sent. Rackweave's choice: eight
+/// chunks of 1 MiB that share 13 Mbps take as long.
 const SLOW: Duration = Duration::from_secs(5);
 /// How long a peer may accept no byte, or take for its reply.
 const STALL: Duration = Duration::from_secs(30);
@@ -46,7 +46,7 @@ const IDLE: Duration = Duration::from_secs(15);
 pub(crate) trait Holder: 'static {
     /// Returns the stored bytes of a chunk; `None` if they cannot be had.
     async fn chunk(&self, what: ChunkOf) -> Option<Bytes>;
-    /// A peer has a chunk. The bytes are those that it has taken: none of a chunk that it had already.
+    /// A peer has a chunk. The bytes are the ones that it has taken: none of a chunk that it had already.
     fn sent(&self, to: HostId, what: ChunkOf, bytes: u64);
     /// All bytes of a chunk but the last ones have left this host.
     fn ending(&self, to: HostId, what: ChunkOf);
@@ -76,7 +76,7 @@ pub(crate) struct Peer {
     pub(crate) address: Ipv4Addr,
 }
 
-/// The connections of a process to those that it serves.
+/// The connections of a process to the peers that it serves.
 #[derive(Debug)]
 pub(crate) struct Uploads {
     /// What is to be sent to each peer. The machine limits how much it is.

@@ -32,7 +32,7 @@ struct Server {
     thread: JoinHandle<Served>,
 }
 
-/// A disk of 8 chunks, of which the last 3 are zeros.
+/// A disk of 8 chunks; the last 3 are zeros.
 fn disk() -> Vec<u8> {
     let mut disk: Vec<u8> =
         (0..5 * CHUNK as u32).map(|at| (at.wrapping_mul(2_654_435_761) >> 24) as u8).collect();

@@ -36,7 +36,7 @@ struct Server {
     thread: JoinHandle<Result<Served, ServeError>>,
 }
 
-/// Random chunks, of which the last has 1000 bytes less, one that compresses to less than a block, and one of zeros.
+/// Random chunks, the last with 1000 bytes less, one that compresses to less than a block, and one of zeros.
 fn disk() -> Vec<u8> {
     let mut rng = Rng::stream(7, 0, 0, "disk");
     let mut disk = Vec::with_capacity((CHUNKS as usize + 2) * CHUNK);

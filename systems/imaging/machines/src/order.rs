@@ -12,7 +12,7 @@ pub enum Order {
     /// From a start that depends on the client, continuing at its beginning after its end: SWP2P (`docs/protocols/swp2p.md#swp2p`).
     Rotation,
     /// As the rotation, within one window of this many chunks (at least 1) after the other, so that all clients work on the
-    /// same part of the image. The choice is ours: holders then need not keep much.
+    /// same part of the image. Rackweave's choice: holders then need not keep much.
     Windows(u32),
 }
 
@@ -47,8 +47,8 @@ impl Position {
     /// Returns the first of `chunks` that this client asks for.
     ///
     /// With a known number of clients, client i of C (from 1) starts at chunk floor((i-1)·N/C) (from 0). Without it, clients
-    /// start at the fractions 0, 1/2, 1/4, 3/4, 1/8, ... of the image: the reversed bits of their index. The choice is ours: each
-    /// start is as far from the earlier ones as any.
+    /// start at the fractions 0, 1/2, 1/4, 3/4, 1/8, ... of the image: the reversed bits of their index. Rackweave's
+    /// choice: each start is as far from the earlier ones as any.
     #[must_use]
     pub fn start(self, chunks: u32) -> u32 {
         let fraction = |numerator: u64, denominator: u64| {

@@ -99,6 +99,6 @@ impl Framed for Header {
     }
 }
 
-// Beside transports on one network, a packet still fills one cache line.
+// Next to transports on one network, a packet still fills one cache line.
 const _: () =
     assert!(size_of::<Packet<rackweave_core::Mixed<rackweave_wire::Header, Header>>>() <= 64);

@@ -248,7 +248,7 @@ impl Program {
         if self.counters.redirected > before {
             return None;
         }
-        // The message itself says the same as those that were made from it.
+        // The message itself says the same as the ones made from it.
         self.made.truncate(made);
         Some(server)
     }

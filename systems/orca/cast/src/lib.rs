@@ -1,7 +1,7 @@
 //! Sending files and byte streams to many hosts at once: Orca ([`rackweave_orca`]) over sockets.
 //!
 //! A [`source`] is read as one stream of records ([`mod@format`]): files, their chunks, and hashes of both. An
-//! [`orca::Engine`] carries the stream to any number of receivers, each of which writes it to a [`sink`]. After an
+//! [`orca::Engine`] carries the stream to any number of receivers, and each writes it to a [`sink`]. After an
 //! interruption, receivers keep the parts of files that were verified ([`store`]).
 //!
 //! ```

@@ -357,7 +357,7 @@ impl Layout {
         )
     }
 
-    /// Returns the racks to which a pilot label from this host leads, including those that have no receivers.
+    /// Returns the racks to which a pilot label from this host leads, racks without receivers included.
     pub fn racks_of(&self, from: HostId, pilot: Label) -> impl Iterator<Item = u16> + use<> {
         let own = u32::from(self.place(from).rack) / self.racks_per_pod.max(1);
         let (pods, leaves) = (self.core_down.get(pilot), self.agg_down.get(pilot));

@@ -11,7 +11,7 @@
 //! - the master's link carries what its `ToR` sends on.
 //!
 //! A reconfiguration takes a delay in which either all ports are dark, or only the moved ones ([`Scope`]). In
-//! the second case, bytes of which an end or a circuit has moved are *late*: a link needs
+//! the second case, bytes whose end or circuit has moved are *late*: a link needs
 //! `max(bytes / rate, delay + late bytes / rate)`, which is exact for transfers with two release times. The output of
 //! an aggregation is late if one of its inputs is, because it is complete only then.
 

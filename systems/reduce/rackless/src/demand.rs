@@ -97,8 +97,8 @@ impl Upload {
     /// in shuffled blocks and 0.67 with contiguous ones, both for 3 and for 7 workers (docs/ops/reduce-plan.md).
     pub const ENGLISH: f64 = 0.65;
 
-    /// Creates an upload of these bytes per worker (a server can have several), of which `distinct` remain when all have been
-    /// aggregated. A worker on the master's server sends nothing over the network.
+    /// Creates an upload of these bytes per worker (a server can have several); `distinct` of them remain when all have
+    /// been aggregated. A worker on the master's server sends nothing over the network.
     ///
     /// # Errors
     /// If no worker has data, one has too much, or `distinct` is less than the largest worker's data or more than the sum.

@@ -11,7 +11,7 @@ use rackweave_core::{Span, Time};
 use crate::cost::plus;
 use crate::demand::JobId;
 
-/// The most requests of which the exact order is computed.
+/// The most requests whose exact order is computed.
 pub const EXACT_REQUESTS: usize = 12;
 
 /// A request for the programmable `ToR`.
@@ -84,7 +84,7 @@ impl Schedule {
 /// Why there is no schedule.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ScheduleError {
-    /// There are more requests than those of which the exact order can be found in a reasonable time.
+    /// There are too many requests to find their exact order in a reasonable time.
     #[error("the exact order is computed for at most {EXACT_REQUESTS} requests, not {0}")]
     TooMany(usize),
 }

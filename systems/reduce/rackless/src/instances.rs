@@ -1,4 +1,5 @@
-//! Random demand, to compare plans with: groups of servers that shuffle, upload, broadcast or compute, beside background flows.
+//! Random demand, to compare plans with: groups of servers that shuffle, upload, broadcast or compute, next to
+//! background flows.
 
 use rackweave_core::Rng;
 

@@ -96,8 +96,8 @@ pub enum MasterEvent {
 pub struct Stats {
     /// The pairs that the workers had, after their own combining: P.
     pub sent: u64,
-    /// The pairs that reached the master as such: with a switch, those without a slot. Those that were sent again in another attempt count
-    /// again, here and below.
+    /// The pairs that reached the master as such: with a switch, those without a slot. Pairs sent again in another
+    /// attempt count again, here and below.
     pub pairs: u64,
     /// The sums that were fetched from the switch.
     pub sums: u64,

@@ -145,7 +145,7 @@ impl Numbers {
         }
     }
 
-    /// Whether packets may meet a switch of ours, which queues by priority.
+    /// Whether packets may meet a Rackweave switch, which queues by priority.
     const fn has_switch(&self) -> bool {
         matches!(self, Self::Addresses | Self::Overlay { .. })
     }
@@ -326,7 +326,7 @@ impl Net {
         Driver::turn(&mut Turn { net: self, machine })
     }
 
-    /// Waits until a datagram arrives, there is room for those that wait, or a time.
+    /// Waits until a datagram arrives, there is room for waiting ones, or a time.
     ///
     /// # Errors
     /// If the system refuses to wait.
@@ -392,7 +392,7 @@ impl Net {
         }
     }
 
-    /// Adds a message to those that wait for the socket.
+    /// Adds a message to the queue for the socket.
     fn queue(&mut self, to: HostId, header: &Header, payload: &[u8]) {
         // A host without an address has left the table of strangers: it will ask again.
         let Some(address) = self.numbers.address(to) else { return };

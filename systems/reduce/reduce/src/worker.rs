@@ -79,7 +79,7 @@ impl WorkerConfig {
 /// What a worker has done.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct WorkerReport {
-    /// The number of distinct keys, each of which is a pair.
+    /// The number of distinct keys; each is a pair.
     pub pairs: u64,
     /// Packets of pairs and records, repetitions included.
     pub packets: u64,

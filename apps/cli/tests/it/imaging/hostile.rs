@@ -248,8 +248,8 @@ fn a_flood_by_a_member_makes_holders_ignore_the_victim_and_no_client_wait() {
     let session = session(&place);
     for written in fetched_during_a_flood(&place, Some(session)) {
         let unwanted = chunks(&written, "duplicates");
-        // Of a holder as many as are wanted from it, 8 each time that it does not ignore the victim (after 1 s, 3 s, 7 s and so on), and those
-        // that the client itself has requested a second time.
+        // Of a holder as many as are wanted from it, 8 each time that it does not ignore the victim (after 1 s, 3 s, 7
+        // s and so on), and chunks that the client itself has requested a second time.
         let from = written["from"].as_object().unwrap().iter();
         let others = from.filter(|(address, _)| *address != SERVER);
         let wanted: u64 = others.map(|(_, chunks)| chunks.as_u64().unwrap()).sum();

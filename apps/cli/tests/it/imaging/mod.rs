@@ -186,7 +186,7 @@ impl Process {
         }
         let code = code.unwrap().code().unwrap_or(-1);
         if code != 0 {
-            // Shown beside the assertion that this code may fail.
+            // Shown as well as the assertion that this code may fail.
             eprintln!("exit code {code}: {}", self.errors());
         }
         code

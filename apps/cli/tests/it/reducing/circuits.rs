@@ -83,7 +83,7 @@ fn counts_are_exact_while_circuits_change_in_the_middle_of_uploads() {
         let socket = texts.path("ocs.sock");
         let more = format!("--slots 512 --seed {seed} --control {} {FAULTS}", socket.display());
         let overlay = Overlay::fabric(4, &file, &more);
-        // From a first move that finds the upload at its beginning; those that come after its end are not made.
+        // From a first move that finds the upload at its beginning; moves after its end are not made.
         let times = (0..6).map(|number| 5 + seed * 3 + number * 60);
         let schedule = times.zip(circuits(seed)).map(|(ms, tors)| format!("--move {ms}ms={tors}"));
         let schedule = schedule.collect::<Vec<_>>().join(" ");

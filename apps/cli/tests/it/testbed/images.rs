@@ -58,7 +58,7 @@ fn images_reach_all_clients_by_every_scheme() {
             Some(f64::from(4 * 4 * (1 << 20)) / f64::from(bytes))
         })
     );
-    // How often clients ask the server again depends on the machine's load, but those that come late find a holder.
+    // How often clients ask the server again depends on the machine's load, but late clients find a holder.
     assert!(number(3, "from_peers_bytes") > 0, "{:#}", points[3]);
     for (point, redirects) in [(0, false), (2, true), (3, false)] {
         let switches = &points[point]["image"]["switches"];

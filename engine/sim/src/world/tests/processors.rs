@@ -174,7 +174,7 @@ fn a_sleeping_thread_wakes_up_late_at_both_ends_and_a_busy_one_does_not() {
     assert_eq!(latencies, [first, first + US(1) - US(20)]);
 }
 
-/// Two messages, of which the second one is submitted while the sender still pays for going to sleep, and then long after.
+/// Two messages. The second is submitted while the sender still pays for going to sleep, and then long after.
 #[test]
 fn going_to_sleep_occupies_the_processor_and_delays_what_comes_meanwhile_only() {
     let packet = Costs { packet: US(1), ..Costs::default() };

@@ -65,7 +65,7 @@ fn a_short_request() {
     );
 }
 
-/// The rounds of the matching, packet by packet. Packets leave at the stages, in the middle of which senders answer.
+/// The rounds of the matching, packet by packet. Packets leave at the stages; senders answer in the middle of a stage.
 #[test]
 fn two_senders_share_a_receiver() {
     let config = usual();

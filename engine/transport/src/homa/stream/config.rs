@@ -11,7 +11,7 @@ pub const MAX_WINDOW: u32 = 1 << 30;
 /// Parameters of streams.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct StreamConfig {
-    /// Flow-control window of each direction, in bytes: how many may arrive beyond those that the receiver's
+    /// Flow-control window of each direction, in bytes: how many may arrive beyond the bytes that the receiver's
     /// application has consumed.
     pub window_bytes: u32,
     /// Number of ticks without a packet from the peer after which it is asked, on an idle stream.

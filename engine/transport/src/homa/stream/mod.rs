@@ -5,8 +5,8 @@
 //! RPCs, needs no support here: its driver submits a request for each piece.
 //!
 //! # One id, two directions
-//! Client-streaming, server-streaming and bidirectional RPCs are the same, and a unary RPC is a stream of which
-//! each direction is written and ended at once. A stream has one slot among the RPCs. Its sending half is in
+//! Client-streaming, server-streaming and bidirectional RPCs are the same, and a unary RPC is a stream whose directions
+//! are each written and ended at once. A stream has one slot among the RPCs. Its sending half is in
 //! the SRPT queue of all messages, ordered by bytes written and not sent. Its receiving half is among the
 //! grantable messages, ordered by bytes written and not received.
 //!

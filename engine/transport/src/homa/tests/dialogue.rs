@@ -110,7 +110,7 @@ fn lost_data_is_asked_for() {
     );
 }
 
-/// The packets by which a message of two packets, the second of which is lost, is repaired.
+/// The packets that repair a message of two packets whose second is lost.
 fn repair_of_the_second_packet(config: &Config) -> Vec<(u64, String)> {
     let mut network = network(config, 2, Span::from_us(1));
     submit(&mut network, 0, 1, 1, 2_000, Kind::OneWay);

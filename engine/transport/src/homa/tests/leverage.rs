@@ -349,7 +349,7 @@ fn the_pacer_trickles_without_grants_and_backs_off() {
         }
         sent.len()
     };
-    // Up to 20,000 bytes are granted: 15 packets, 5 of which were sent before. Then 5 % of the link is used:
+    // Up to 20,000 bytes are granted: 15 packets; 5 were sent before. Then 5 % of the link is used:
     // one packet per 24.6 us.
     let trickled = sent_without_grants(&config) - 10;
     assert!((22..=24).contains(&trickled), "{trickled}");
@@ -450,8 +450,8 @@ fn a_far_peer_raises_the_limit_by_its_own_window_only() {
         arrive(peer, 1, len, len);
     }
     assert_eq!(arrive(5, 3, 400 * len, 400 * len), 399);
-    // The windows of these four are 330 packets in all. Four times the largest are 1200, of which the near
-    // peers' grants would take 30.
+    // The windows of these four are 330 packets in all. Four times the largest are 1200; the near peers' grants would
+    // take 30 of them.
     for peer in 0..4 {
         assert_eq!(arrive(peer, 5, 500 * len, len), 399);
     }

@@ -104,8 +104,9 @@ fn what_waits_behind_higher_priorities_is_not_asked_for() {
     assert!(of_1 > 0, "now it is lost");
 }
 
-/// `rackweave chaos messages --seed 718`: two hosts that each wait for the response of a request of which the other lacks data asked for the
-/// responses every 15 ms, and so reset the count of silent ticks after which the missing data would have been requested.
+/// `rackweave chaos messages --seed 718`: each of two hosts waits for the response to a request, and the other lacks
+/// data of that request. Each asked for its response every 15 ms. This reset the count of silent ticks after which the
+/// missing data would have been requested.
 #[test]
 fn a_client_that_asks_for_its_response_does_not_put_off_the_request_for_its_data() {
     let mut host = Host::new(HostId(0), Config::linux(LINK).into());

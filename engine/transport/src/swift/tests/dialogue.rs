@@ -138,7 +138,7 @@ fn messages_to_one_host_are_sent_in_turn_and_share_a_window() {
     );
 }
 
-/// All messages to a silent peer fail at the same time, also those of which nothing was sent.
+/// All messages to a silent peer fail at the same time, unsent ones included.
 #[test]
 fn the_window_to_a_silent_peer_shrinks() {
     let mut network = network::<Swift>(&Config::htsim(), 2, US(1));

@@ -54,7 +54,7 @@ fn assert_done(net: &Network) {
     assert_eq!(net.events.len(), 2, "{:?}", net.events);
 }
 
-/// The trace after the first window of ten segments, one of which is lost.
+/// The trace after the first window of ten segments with one lost.
 fn after_first_window(net: &Network) -> Vec<String> {
     let mut trace = trace(net);
     let first = trace.iter().position(|line| line.contains("h1>h0")).expect("an answer");

@@ -18,7 +18,7 @@ fn ack(ack: u64) -> Acked<'static> {
     Acked { ack, sacked: &[], pure: true, duplicate: None, ece: false, window }
 }
 
-/// A sender with this number of submitted segments, of which the window permits ten.
+/// A sender with this number of submitted segments; the window permits ten.
 fn sender(config: &Config, segments: u64) -> Sender {
     let mut sender = Sender::new(config);
     sender.push(MessageId::request(1), (segments * MSS) as u32, Kind::OneWay);

@@ -143,7 +143,7 @@ fn a_trimmed_packet_is_retransmitted_with_credit_and_before_new_ones() {
     }
 }
 
-/// Each trimmed packet asks for credit for one more. Of those that somebody forges, no more than two windows count, and no message has
+/// Each trimmed packet asks for credit for one more. Of forged ones, no more than two windows count, and no message has
 /// credit for more than that and its window.
 #[test]
 fn forged_trimmed_packets_give_credit_for_two_windows_at_most() {

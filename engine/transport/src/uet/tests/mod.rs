@@ -25,7 +25,7 @@ impl DrivenSubject for Uet {
 
     const COMPLETE: &str = "h1>h0 p7 ACK 1 complete";
 
-    /// The timeout sends an RTS, and so does the timer of a message of which nothing is in flight then.
+    /// The timeout sends an RTS, and so does the timer of a message that has nothing in flight then.
     const REPEATED: &[&str] = &[
         "h1>h0 p7 ACK 1 complete",
         "h0>h1 p7 RTS 1 target 6 backlog 6",

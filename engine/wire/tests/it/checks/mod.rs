@@ -236,8 +236,8 @@ fn orca_packet(bytes: &[u8]) {
     assert_eq!(again, bytes);
 }
 
-/// A decoded Frisbee message is encoded as the same message. Also with the length of what is there, which random changes
-/// seldom hit, and its payload read as statistics.
+/// A decoded Frisbee message is encoded as the same message. The same holds with the length of the bytes present, which
+/// random changes seldom hit, and with its payload read as statistics.
 #[allow(dead_code, reason = "each user needs some of these")]
 pub(crate) fn frisbee(bytes: &[u8]) {
     frisbee_message(bytes);

@@ -187,7 +187,7 @@ impl Bench {
         self.send_bytes(HostId(src), SERVER, &message)
     }
 
-    /// A client reports these chunks of the first window; the report reaches the server as it was sent.
+    /// A client reports these chunks of the first window; the report reaches the server unchanged.
     fn report(&mut self, src: u32, chunks: &[usize]) {
         let message =
             self.message(HostId(src), Body::Report { image: IMAGE, window: 0 }, &map(chunks));

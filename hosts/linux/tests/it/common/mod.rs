@@ -70,7 +70,7 @@ pub(crate) fn config(host: u32, transport: &TransportConfig, clock: Clock) -> En
     EndpointConfig { clock, ..config }
 }
 
-/// Creates two endpoints, each of which admits the other.
+/// Creates two endpoints; each admits the other.
 pub(crate) fn pair(transport: &TransportConfig) -> [Endpoint; 2] {
     let clock = Clock::start();
     [0, 1].map(|host| Endpoint::new(config(host, transport, clock)).unwrap())

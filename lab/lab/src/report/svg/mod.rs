@@ -481,7 +481,7 @@ fn clear<'a>(marks: impl Iterator<Item = &'a (f64, String)>, map: Map, character
     true
 }
 
-/// Returns the marks whose names can be read: all, every second one, or those that have room.
+/// Returns the marks whose names can be read: all, every second one, or the ones that have room.
 fn readable(marks: &[(f64, String)], map: Map) -> Vec<&(f64, String)> {
     for stride in [1, 2] {
         if clear(marks.iter().step_by(stride), map, CHARACTER) {

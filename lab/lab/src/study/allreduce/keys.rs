@@ -1,4 +1,4 @@
-//! The keys of `[workload.allreduce]`: vectors of many workers, each of which gets the sum of all.
+//! The keys of `[workload.allreduce]`: vectors of many workers; each worker gets the sum of all.
 
 use rackweave_aggregation::vector::master::Vectors;
 use rackweave_core::rng::mix;

@@ -30,7 +30,7 @@ type Programs = Simulated<Option<Program>, RunHeader>;
 /// The number of the job, the only one of a run.
 const JOB: u16 = 1;
 
-/// Runs an all-reduce to its end, and beside it the streams of the configuration.
+/// Runs an all-reduce to its end, and in parallel the streams of the configuration.
 pub(super) fn run(allreduce: &AllreduceConfig, setting: &Setting<'_>) -> Result<Done, StudyError> {
     let allreduce = &Arc::new(allreduce.clone());
     let config = setting.config;

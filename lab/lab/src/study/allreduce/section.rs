@@ -1,4 +1,5 @@
-//! The section of the page on all-reduces, with the rate of a worker by the number of workers, beside the most that the link allows.
+//! The section of the page on all-reduces, with the rate of a worker by the number of workers, compared with the most
+//! that the link allows.
 
 use std::collections::BTreeMap;
 

@@ -37,7 +37,7 @@ use crate::results::PointResult;
 use crate::tables::{Sink, Table};
 
 /// The lengths in bytes of the files of the Orca end-to-end evaluation, in order (`docker/broadcast_files_0.txt` of its
-/// repository). There are 34 files, of which the text counts 33 rounds. Its larger workloads have each size times 2, 4,
+/// repository). There are 34 files; the text counts 33 rounds. Its larger workloads have each size times 2, 4,
 /// 8 and 16.
 pub const PAPER_FILES: [u64; 34] = [
     61_768, 3_574, 5_086, 3_573, 9_187_341, 5_219, 3_573, 9_187_341, 5_352, 3_573, 9_187_341,

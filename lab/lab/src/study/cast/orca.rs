@@ -29,8 +29,8 @@ const SETUP: Span = Span::from_ms(20);
 /// The receive window in bytes. The application consumes all data at once, so it never fills.
 const ROOM: u64 = 1 << 40;
 const MAX_SESSIONS: u32 = 4096;
-/// How often a receiver may forget the session in crashes and is invited again. The bound is ours: it only ends runs in which a
-/// receiver answers and never joins.
+/// How often a receiver may forget the session in crashes and is invited again. The bound is Rackweave's: it only ends
+/// runs in which a receiver answers and never joins.
 const MAX_RETURNS: u32 = 8;
 
 const fn acks_of(client: usize) -> Session {
@@ -92,7 +92,7 @@ pub(super) fn run(context: &RunContext<'_>, scheme: &OrcaScheme) -> Result<CastR
         }));
         Attached::at(me, member(host(me, 1), side))
     }));
-    // All other hosts are agents, any of which may become its rack's active agent.
+    // All other hosts are agents, and any may become its rack's active agent.
     let taken = |host: &HostId| {
         cast.senders.contains(host)
             || cast.receivers.contains(host)

@@ -43,7 +43,7 @@ pub(super) struct CastRun {
     pub(super) capture: Vec<Frame>,
 }
 
-/// Runs a cast to its end, and beside it the streams of the configuration.
+/// Runs a cast to its end, and in parallel the streams of the configuration.
 pub(super) fn run(cast: &CastConfig, setting: &Setting<'_>) -> Result<CastRun, StudyError> {
     let context = RunContext { cast, setting };
     let plane = cast.plane.as_ref().map(scale::report).transpose().map_err(StudyError::of_kind)?;

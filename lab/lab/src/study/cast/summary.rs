@@ -21,7 +21,7 @@ pub struct CastResult {
     pub plane: Option<ScaleReport>,
 }
 
-/// What files and charts show of a cast beside its summary.
+/// What files and charts show of a cast in addition to its summary.
 #[derive(Clone, Debug, Deserialize, Serialize)]
 pub enum CastDetail {
     /// The results for every file and receiver.
@@ -125,7 +125,7 @@ pub struct CastSummary {
 #[derive(Clone, Debug, Deserialize, Serialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct PlaneSummary {
-    /// The number of hosts, all of which are agents.
+    /// The number of hosts; all are agents.
     pub hosts: u32,
     /// The number of sessions.
     pub sessions: u32,

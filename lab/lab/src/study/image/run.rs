@@ -21,7 +21,7 @@ use super::{ImageConfig, P2pScheme, Redirects, Scheme};
 use crate::results::trunk_bytes;
 use crate::study::{Done, Setting, StudyError, StudySummary};
 
-/// Runs an image to its end, and beside it the streams of the configuration.
+/// Runs an image to its end, and in parallel the streams of the configuration.
 pub(super) fn run(image: &ImageConfig, setting: &Setting<'_>) -> Result<Done, StudyError> {
     let context = RunContext { image, setting };
     let config = setting.config;

@@ -24,9 +24,9 @@ pub struct ClientReport {
     pub exact: bool,
     /// The bytes of the image that it received, repeated ones included.
     pub received_bytes: u64,
-    /// Those that it had already.
+    /// Received bytes that it had already.
     pub duplicate_bytes: u64,
-    /// Those that it dropped because all its buffers were in use, or because they were damaged.
+    /// Received bytes that it dropped because all its buffers were in use, or because they were damaged.
     pub dropped_bytes: u64,
     /// The bytes that it received from other clients; SWP2P counts whole chunks.
     pub from_peers_bytes: u64,
@@ -224,7 +224,7 @@ pub struct ImageSummary {
     pub first_copy_share: Option<f64>,
     /// The number of clients.
     pub client_count: u64,
-    /// The clients that run beside another one for at least nine tenths of their run.
+    /// The clients that run in parallel with another one for at least nine tenths of their run.
     pub concurrent_clients: u64,
     /// The bytes that clients received from other clients.
     pub from_peers_bytes: u64,
@@ -280,9 +280,9 @@ pub struct ClientSummary {
     pub concurrency: f64,
     /// The bytes of the image that it received.
     pub received_bytes: u64,
-    /// Those that it had already.
+    /// Received bytes that it had already.
     pub duplicate_bytes: u64,
-    /// Those that it dropped because all its buffers were in use, or because they were damaged.
+    /// Received bytes that it dropped because all its buffers were in use, or because they were damaged.
     pub dropped_bytes: u64,
     /// The bytes that it received from other clients; SWP2P counts whole chunks.
     pub from_peers_bytes: u64,
@@ -414,7 +414,7 @@ mod tests {
         let shares = concurrency(&runs);
         assert!((shares[0] - 0.5).abs() < 1e-9, "{shares:?}");
         assert_eq!((shares[2], shares[4]), (1.0, 0.0));
-        // One without an end runs on beside the others, and has no share itself.
+        // One without an end runs on in parallel with the others, and has no share itself.
         let shares = concurrency(&[run(0, 4), (at(3), None)]);
         assert!((shares[0] - 0.25).abs() < 1e-9 && shares[1].is_nan(), "{shares:?}");
         assert_eq!(concurrency(&[run(0, 4)]), [0.0]);

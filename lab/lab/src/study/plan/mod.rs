@@ -1,4 +1,5 @@
-//! Plans of circuits for random demand, beside the exact optimum: what `[workload.plan]` runs. No network is simulated.
+//! Plans of circuits for random demand, compared with the exact optimum: what `[workload.plan]` runs. No network is
+//! simulated.
 
 mod keys;
 
@@ -35,7 +36,7 @@ pub struct PlanConfig {
     pub periods: (u64, u64),
     /// The number of groups of servers.
     pub groups: u64,
-    /// The delays of a change, one of which each instance has.
+    /// The delays of a change; each instance has one of them.
     pub delays: Vec<Span>,
 }
 

@@ -90,7 +90,8 @@ pub const fn id(number: u16) -> JobId {
 }
 
 impl Job {
-    /// Returns the job as it registers with the control plane. The sizes of its pairs are those that the model of the text expects.
+    /// Returns the job as it registers with the control plane. The sizes of its pairs are the ones that the model of
+    /// the text expects.
     #[must_use]
     pub fn registered(&self, config: &Config) -> jobs::Job {
         let workers = self.workers.len() as u64;
@@ -266,7 +267,7 @@ pub struct JobNode {
     mastered: Vec<Mastered>,
     assigned: Vec<Assigned>,
     work: Schedule<Work>,
-    /// The number of tasks that the host computes, and those that wait until it computes fewer.
+    /// The number of tasks that the host computes, and the tasks that wait until it computes fewer.
     computing: u32,
     waiting: VecDeque<(Work, Span)>,
     /// Whether the host has crashed and not returned.

@@ -23,7 +23,7 @@ type RunHeader = Mixed<WireHeader, NodeHeader>;
 /// The programs of the switches.
 pub(super) type Programs = Simulated<Option<Program>, RunHeader>;
 
-/// Runs jobs to their end, and beside them the streams of the configuration.
+/// Runs jobs to their end, and in parallel the streams of the configuration.
 pub(super) fn run(reduce: &ReduceConfig, setting: &Setting<'_>) -> Result<Done, StudyError> {
     let &Setting { config, control, .. } = setting;
     let switches = setting.fabric.switches();

@@ -117,7 +117,7 @@ pub struct ReduceSummary {
     pub duplicates: u64,
     /// How often the control plane has changed circuits.
     pub reconfigurations: u64,
-    /// The packets that were lost because ports were dark, of jobs and beside them.
+    /// The packets of jobs and of all else that were lost because ports were dark.
     pub lost_in_moves: u64,
     /// The share of the time of uploads in which more than one was under way.
     pub upload_overlap: f64,

@@ -68,7 +68,7 @@ fn wait(engine: &mut Engine, until: Option<Time>, most: Span) -> Result<(), Stri
 /// The receiver that acknowledges over each session.
 type Acknowledging = Arc<Mutex<BTreeMap<Session, HostId>>>;
 
-/// A sink of acknowledgements, of which only the number matters.
+/// A sink of acknowledgements; only their number matters.
 struct CountingSink {
     left: u64,
 }

@@ -1,4 +1,4 @@
-//! What the program in the kernel does beside the rules that it shares with the program in Rust: frames, checksums, sizes, time.
+//! What the program in the kernel does beyond the rules that it shares with the program in Rust: frames, checksums, sizes, time.
 
 use super::*;
 

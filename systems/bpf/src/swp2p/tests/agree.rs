@@ -101,7 +101,7 @@ impl Twins {
             pending,
             clients: CLIENTS as u16,
             chunks: 2 * WINDOW,
-            // The kernel does not remember late holders. How it judges accusations is tested beside its other rules.
+            // The kernel does not remember late holders. How it judges accusations is tested with its other rules.
             late: Span::ZERO,
             ..directory::Config::default()
         };

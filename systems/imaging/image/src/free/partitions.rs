@@ -5,7 +5,7 @@ use std::ops::Range;
 
 use super::Disk;
 
-/// The largest number of partitions. The choice is ours: Linux has at most 256 for a disk.
+/// The largest number of partitions. Rackweave's choice: Linux has at most 256 for a disk.
 const MAX: usize = 256;
 
 const EXTENDED: [u8; 3] = [0x05, 0x0f, 0x85];

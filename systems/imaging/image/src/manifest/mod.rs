@@ -73,7 +73,7 @@ pub const MIN_CHUNK: u32 = 64 << 10;
 /// The largest chunk, in bytes.
 pub const MAX_CHUNK: u32 = 16 << 20;
 
-/// The largest number of chunks. The choice is ours: 16 TiB in chunks of 1 MiB.
+/// The largest number of chunks. Rackweave's choice: 16 TiB in chunks of 1 MiB.
 pub(crate) const MAX_CHUNKS: u32 = 1 << 24;
 
 /// The longest name, in bytes.

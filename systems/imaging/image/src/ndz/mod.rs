@@ -31,8 +31,8 @@ const MAGIC: u32 = 0x6969_6969;
 const CHECKSUM_AT: usize = 72;
 const CHECKSUM_ZEROED: usize = 64;
 
-/// Relocations rewrite data in place, so such a chunk must be in memory as a whole. The limit is ours; imagezip makes
-/// them for a few sectors with boot data only.
+/// Relocations rewrite data in place, so such a chunk must be in memory as a whole. The limit is Rackweave's; imagezip
+/// makes them for a few sectors with boot data only.
 const MAX_RELOCATED: u64 = 64 << 20;
 
 /// Receives data with their offsets.

@@ -55,12 +55,12 @@ enum Place {
     Complete(Box<dyn DiskFile>, Named),
 }
 
-/// A file or block device that an image is written to. Only verified chunks are written, each at its place, so that what is
-/// there is always correct; and it can be abandoned at any moment, and opened again.
+/// A file or block device that an image is written to. Only verified chunks are written, each at its place, so the
+/// content is always correct. A target can be abandoned at any moment, and opened again.
 ///
-/// A file is written under another name (with the suffix `.part`) and renamed when it has all chunks; holes stay holes. Which
-/// chunks it has is recorded beside it, and checked when it is opened again. A device must not be in use, and is opened
-/// exclusively; which chunks it has is determined by reading it.
+/// A file is written under another name (with the suffix `.part`) and renamed when it has all chunks; holes stay holes.
+/// Which chunks it has is recorded in a file next to it, and checked when it is opened again. A device must not be in
+/// use, and is opened exclusively; which chunks it has is determined by reading it.
 ///
 /// Nothing outside of the image's size is ever written.
 #[derive(Debug)]

@@ -1,4 +1,4 @@
-//! Which chunks an incomplete file has, in a file beside it.
+//! Which chunks an incomplete file has, in a file next to it.
 //!
 //! ```text
 //!  0  a line of text that names the format and its version, padded with zeros to 64 bytes
@@ -65,7 +65,7 @@ impl Record {
     /// Returns what an earlier attempt has recorded, if there was one for this image.
     pub(super) fn read(part: &Named, root: &Hash, chunks: u32) -> Option<Claimed> {
         let file = part.suffixed(".chunks").open(Open::Read).ok()?;
-        // Each chunk is recorded once, and a sync once in each attempt, so more is none of ours.
+        // Each chunk is recorded once, and a sync once in each attempt, so Rackweave wrote no longer file.
         let limit = HEADER as u64 + (u64::from(chunks) + 1) * RECORD as u64;
         let mut bytes = Vec::new();
         Reading(&*file, 0).take(limit).read_to_end(&mut bytes).ok()?;

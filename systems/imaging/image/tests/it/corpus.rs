@@ -51,7 +51,7 @@ fn seeds() -> Vec<(&'static str, Vec<u8>, bool)> {
     ]
 }
 
-/// An ext4 file system of one group, with 64 blocks of which 40 are free.
+/// An ext4 file system of one group, with 64 blocks, 40 of them free.
 fn ext4() -> Vec<u8> {
     let mut disk = vec![0; 64 * 1024];
     let superblock = &mut disk[1024..2048];

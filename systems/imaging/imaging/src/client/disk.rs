@@ -101,7 +101,7 @@ fn write_all(
 /// arrived, if at all; later it is read from the target, which is in the system's memory once more.
 const MOST_RAW: u64 = 32 << 20;
 
-/// The stored chunks that a client keeps in memory: those that are not written yet, and as many others as its limits permit.
+/// The stored chunks that a client keeps in memory: all unwritten ones, and as many others as its limits permit.
 #[derive(Debug)]
 pub(super) struct Cache {
     chunks: BTreeMap<u32, Entry>,
@@ -120,7 +120,7 @@ struct Entry {
 /// What is in memory of the chunks that are stored raw, or of the others.
 #[derive(Debug, Default)]
 struct Kept {
-    /// Those that are written, the oldest first.
+    /// The written ones, the oldest first.
     written: VecDeque<u32>,
     /// Bytes of all that are in memory.
     bytes: u64,
@@ -133,7 +133,7 @@ impl Cache {
         Self { chunks: BTreeMap::new(), compressed, raw, limit }
     }
 
-    /// Keeps a chunk at least until it is written. Of a raw one the stored bytes are those that are written to the target.
+    /// Keeps a chunk at least until it is written. The target gets the stored bytes of a raw chunk.
     pub(super) fn insert(&mut self, chunk: StoredChunk, is_raw: bool) {
         let bytes = chunk.bytes().len() as u64;
         if self.chunks.insert(chunk.number(), Entry { chunk, is_raw }).is_none() {

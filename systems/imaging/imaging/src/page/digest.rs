@@ -7,7 +7,7 @@ use serde::Serialize;
 
 use crate::status::{ClientView, ImageView, Limit, Phase, ServerStatus};
 
-/// The most clients that are listed. Those that are slow, or not complete, come first.
+/// The most clients that are listed. Slow and incomplete ones come first.
 const MOST_CLIENTS: usize = 2000;
 /// The most absent hosts that are listed.
 const MOST_ABSENT: usize = 500;
@@ -25,7 +25,7 @@ pub(super) struct Digest<'a> {
     phases: BTreeMap<Phase, usize>,
     slow: usize,
     clients: Vec<Row<'a>>,
-    /// The number of clients, of which `clients` may be a part.
+    /// The number of clients; `clients` may be a part of them.
     clients_total: usize,
     absent: &'a [Ipv4Addr],
     absent_total: usize,

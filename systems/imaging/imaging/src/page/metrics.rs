@@ -7,7 +7,8 @@ use crate::status::{ClientView, ImageView, MulticastView, ServerStatus};
 
 /// The content type of the format.
 pub(super) const CONTENT_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
-/// The most clients that have series of their own: those that are not over, and then by address.
+/// The most clients that have series of their own: first clients that are not over, then by
+/// address.
 const MOST_CLIENTS: usize = 1000;
 /// The most images that have series of their own.
 const MOST_IMAGES: usize = 1000;

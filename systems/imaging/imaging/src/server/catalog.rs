@@ -61,7 +61,7 @@ pub enum CatalogError {
     /// A folder cannot be read.
     #[error("cannot read the folder {path}: {source}")]
     Folder {
-        /// The folder, as it was given.
+        /// The folder, as given.
         path: PathBuf,
         /// The error of the system while its entries were read.
         source: std::io::Error,

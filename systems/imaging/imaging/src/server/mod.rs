@@ -252,7 +252,7 @@ struct Inner {
     strangers: Cell<u64>,
     /// If switches redirect, the number of the session that all clients have in common: their requests reach others.
     common: Option<u64>,
-    /// Whether the server ends, of which it tells its clients.
+    /// Whether the server ends; it tells its clients.
     ends: watch::Sender<bool>,
     wake: Notify,
 }

@@ -39,7 +39,7 @@ const BLOCK_ON_LINK: u32 = 1114;
 const GAP: Span = Span::from_ms(2);
 
 impl MulticastConfig {
-    /// The rate at which blocks are sent, at most, unless another one is given. The choice is ours: with a link of 1 Gbps, half of it
+    /// The rate at which blocks are sent, at most, unless another one is given. Rackweave's choice: with a link of 1 Gbps, half of it
     /// is left for others.
     pub const RATE: Rate = Rate(500_000_000);
 
@@ -81,7 +81,7 @@ pub(super) struct Session {
     pub(super) unsent: u64,
 }
 
-/// Chunks of which the next ones to be sent are read ahead.
+/// The number of chunks that are read ahead: the next ones to be sent.
 const READ_AHEAD: usize = 4;
 /// Messages that wait to be sent, at most, besides those of a burst.
 const MOST_WAITING: usize = 1024;
@@ -179,7 +179,7 @@ pub(super) struct Driver {
     machine: Server,
     /// The stored bytes of chunks that are sent next.
     chunks: BTreeMap<u32, Bytes>,
-    /// Those that are being read.
+    /// The chunks that are being read.
     reading: BTreeSet<u32>,
     read: UnboundedSender<(u32, Option<Bytes>)>,
     reads: UnboundedReceiver<(u32, Option<Bytes>)>,

@@ -123,7 +123,7 @@ enum Wanted {
     List,
 }
 
-/// Sends the list of images, in frames of which the last is empty.
+/// Sends the list of images in frames; the last frame is empty.
 async fn list(stream: &mut TcpStream, inner: &Inner) -> Result<(), HelloError> {
     let images: Vec<Listed> = inner.catalog.iter().map(|(_, entry)| entry.listed()).collect();
     for part in images.chunks(LISTED_IN_FRAME).chain([&[][..]]) {

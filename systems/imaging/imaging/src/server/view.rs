@@ -116,8 +116,8 @@ const SLOWER: u64 = 4;
 /// A client that fetches is judged after this time.
 const JUDGED_MS: u64 = 3000;
 
-/// Names the clients that receive much less than others of their image. The numbers are ours: within a factor of four, rates differ
-/// because clients start at different times and serve different numbers of others.
+/// Names the clients that receive much less than others of their image. The numbers are Rackweave's: within a factor of
+/// four, rates differ because clients start at different times and serve different numbers of others.
 fn compare<'a>(clients: impl Iterator<Item = (&'a Guest, &'a mut ClientView)>) {
     let mut by_image: BTreeMap<u32, Vec<_>> = BTreeMap::new();
     for (guest, view) in clients {

@@ -52,7 +52,7 @@ struct Late {
     until: Time,
 }
 
-/// Accusations of one requester that count for others at a time. The choice is ours: enough to name whoever damages chunks on a small fabric, and
+/// Accusations of one requester that count for others at a time. Rackweave's choice: enough to name whoever damages chunks on a small fabric, and
 /// too few to have all holders left out.
 const MOST_ACCUSATIONS: usize = 2;
 /// A holder is left out after this many requests in a row that were repeated: one may have been lost.

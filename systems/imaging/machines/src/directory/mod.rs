@@ -1,12 +1,12 @@
-//! The directory of chunks: which client has which chunk of which image, which clients are about to have one, and
-//! the choice of a holder for a request.
+//! The directory of chunks: which clients have each chunk of each image, which clients are about to have one, and the
+//! choice of a holder for a request.
 //!
 //! The switch program and a server without a switch's help use the same directory. Its state is soft: clients refresh
 //! it with reports, and a directory that has lost everything is complete again after one report of each client.
 //!
 //! - *Holders* have reported a chunk (SWP2P's chunk availability database).
-//! - *Pending holders* have asked for a chunk, and the request was passed to the server or to a holder. The choice is
-//!   ours: a request that is redirected to a pending holder waits there until the chunk has arrived, so that clients
+//! - *Pending holders* have asked for a chunk, and the request was passed to the server or to a holder. Rackweave's
+//!   choice: a request that is redirected to a pending holder waits there until the chunk has arrived, so that clients
 //!   which start together do not each fetch the chunk from the server.
 //! - *Load* is the number of requests that were redirected to a holder and not yet covered by a report of the requester.
 //!

@@ -110,7 +110,7 @@ impl Blocks {
         })
     }
 
-    /// Adds all members of the other set; returns the number of those that are new.
+    /// Adds all members of the other set; returns the number of new ones.
     pub fn merge(&mut self, other: &Self) -> u32 {
         let before = self.count();
         for (word, more) in self.words.iter_mut().zip(other.words) {

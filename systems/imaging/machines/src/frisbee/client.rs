@@ -112,7 +112,7 @@ pub struct Client {
     /// All chunks before this place of the order have been seen.
     pub(super) order_from: usize,
     pub(super) buffers: Vec<Buffer>,
-    /// Chunks that are not complete; with a driver, those that are not verified.
+    /// Incomplete chunks; with a driver, unverified ones.
     pub(super) missing: u32,
     /// The chunk whose last block found no buffer.
     no_room_for: Option<u32>,
@@ -448,7 +448,7 @@ impl Client {
         let mut ahead = u32::from(self.config.read_ahead).min(empty);
         let is_seen = |chunk: &Chunk| chunk.done || chunk.buffer > 0;
         let seen = |client: &Self, at: usize| is_seen(&client.chunks[client.order[at] as usize]);
-        // Seen chunks stay seen, except those that are given up.
+        // Seen chunks stay seen, except when they are given up.
         while self.order_from < self.order.len() && seen(self, self.order_from) {
             self.order_from += 1;
         }
@@ -468,7 +468,7 @@ impl Client {
         }
     }
 
-    /// Requests a chunk of which nothing is there. A repeated request is a partial one for all blocks.
+    /// Requests a chunk without any blocks so far. A repeated request is a partial one for all blocks.
     fn request_all(&mut self, now: Time, chunk: u32) {
         if self.chunks[chunk as usize].ours {
             return self.request_missing(now, chunk, Blocks::EMPTY);

@@ -374,7 +374,7 @@ fn what_cannot_be_right_is_ignored() {
     assert_eq!((server.poll(ms(1)), server.counts().ignored), (None, 1));
 }
 
-/// A client of an image with chunks of 2, 0, 1 and 1 blocks, of which it has the last, after its join.
+/// A client of an image with chunks of 2, 0, 1 and 1 blocks, after its join. It has the last chunk.
 fn driven(config: ClientConfig) -> Client {
     let layout = Layout::of_lengths([2048, 0, 1, 1024].into_iter()).unwrap();
     let mut have = Bitmap::new(4);

@@ -1,5 +1,5 @@
-//! SWP2P: clients of an image serve chunks to each other while they receive, and switches (or the server) redirect requests
-//! to those that have the chunks (`docs/protocols/swp2p.md#swp2p`).
+//! SWP2P: clients of an image serve chunks to each other while they receive, and switches (or the server) redirect
+//! requests to clients that have the chunks (`docs/protocols/swp2p.md#swp2p`).
 //!
 //! ```text
 //!  Client                         switch                        Server
@@ -36,7 +36,7 @@ use rackweave_wire::frisbee::Body;
 
 pub use serve::{ChunkOf, Send, Serve};
 
-/// The priority of control messages in each switch; chunks have the lowest. The choice is ours: a request shares the queue of
+/// The priority of control messages in each switch; chunks have the lowest. Rackweave's choice: a request shares the queue of
 /// its holder's link with the chunks that are sent there, and TCP fills that queue until packets are dropped. Every lost
 /// request costs its timeout, of at least a second.
 pub const CONTROL_PRIORITY: u8 = 7;

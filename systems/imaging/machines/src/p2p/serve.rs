@@ -26,7 +26,7 @@ pub struct Serve {
     pub wait: Span,
 }
 
-/// The choice is ours, found by the sweep of [`super::client::Config`]: with one chunk for each peer at a time a chunk completes
+/// Rackweave's choice, found by the sweep of [`super::client::Config`]: with one chunk for each peer at a time a chunk completes
 /// earlier, and can be served on; two cost 7 % of the time at a simultaneous start.
 impl Default for Serve {
     fn default() -> Self {
@@ -144,7 +144,7 @@ struct Peer {
 /// What speaks against serving a peer.
 #[derive(Clone, Copy, Debug, Default)]
 struct Unwanted {
-    /// Chunks that it did not want, less those that it did.
+    /// Chunks that it did not want, minus chunks that it did.
     excess: u32,
     /// How often this was too many.
     times: u32,
@@ -172,7 +172,7 @@ pub(super) struct Serving {
     queued: Requests,
     /// The peers that have a queued chunk and may be sent one, in turn.
     ring: VecDeque<HostId>,
-    /// The number of chunks that are being sent, without those that are not counted.
+    /// The number of chunks that are being sent, without uncounted ones.
     sending: usize,
     waiting: Requests,
     /// When requests have waited long enough, by their number.

@@ -2,7 +2,7 @@
 //! directory.
 //!
 //! Without a directory it is SWP2P's server: switches redirect what they can, and it serves the rest. With one it needs no
-//! switch (the choice is ours: so the system works on a network that one does not control). It then asks holders to serve by
+//! switch (Rackweave's choice: so the system works on a network that one does not control). It then asks holders to serve by
 //! [`Body::Redirect`].
 //!
 //! Requests are accepted only from hosts that have joined: a host with a forged address never gets the answer to its

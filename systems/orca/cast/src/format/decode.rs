@@ -53,8 +53,8 @@ pub enum DecodeError {
     /// The file that the consumer has ([`Visitor::known`]) is not the one that is sent.
     #[error("a file of the same length that is here already is not the file that was sent")]
     KnownDiffers,
-    /// The files before the position at which the stream was resumed are not those that are sent, or the sender does not say
-    /// which it sends.
+    /// The files before the position at which the stream was resumed are not the ones that are sent, or the sender does
+    /// not say which it sends.
     #[error("a file that an earlier attempt has received is not the file that is sent now")]
     EarlierDiffers,
     /// The digest of the files is wrong although all of them arrived in this attempt.

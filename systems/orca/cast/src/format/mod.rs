@@ -18,8 +18,8 @@
 //! chunks ([`tree::TreeHash`]). With unknown length, a chunk's hash is BLAKE3 of the chunk.
 //!
 //! **Digest.** The record before the end has a hash over the headers and hashes of all files ([`StreamDigest`]). A receiver that
-//! resumes has not seen the end records of the files that it received in earlier attempts: the digest shows that they are
-//! those that are sent now. Only a stream that can be resumed needs it.
+//! resumes has not seen the end records of the files that it received in earlier attempts: the digest shows that they
+//! are the ones that are sent now. Only a stream that can be resumed needs it.
 
 mod decode;
 mod encode;

@@ -5,7 +5,7 @@ use super::MAX_PATH;
 /// The longest file name that Linux allows.
 const MAX_NAME: usize = 255;
 
-/// The names of the files in which receivers record the progress of streams, beside the files of these streams, begin with this. A
+/// Receivers record the progress of streams in files next to the files of these streams. Their names begin with this. A
 /// sender that could write such a file could tell a receiver that it has the files of another sender's stream.
 pub const STATE_PREFIX: &[u8] = b".rackweave-cast-";
 

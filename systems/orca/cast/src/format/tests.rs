@@ -147,7 +147,8 @@ fn a_decoder_goes_on_at_a_chunk() {
     }
 }
 
-/// A decoder that resumes after files of an earlier attempt compares them with those that are sent.
+/// A decoder that resumes after files of an earlier attempt compares them with the files that are
+/// sent.
 #[test]
 fn earlier_files_that_are_not_those_that_are_sent_are_found_at_the_end() {
     let sample = [("first", vec![1; 100], None), ("x", vec![9; 10], None)];

@@ -1,6 +1,6 @@
 //! Address validation without a key (RFC 9000, section 8.1): a receiver answers an invitation from an address that has proved
-//! nothing with a cookie, and keeps nothing. Whoever receives at the address sends the invitation again behind the cookie. The
-//! format is ours.
+//! nothing with a cookie, and keeps nothing. Whoever receives at the address sends the invitation again behind the
+//! cookie. The format is Rackweave's.
 //!
 //! ```text
 //! 0: 0xB7   1: 0 challenge, 1 echo   2: session (4 bytes)   6: cookie (8 bytes)   14: in an echo, the invitation
@@ -17,7 +17,7 @@ pub(super) const TAG: u8 = 0xb7;
 /// The length of a challenge in bytes, which is less than that of any invitation.
 pub(super) const CHALLENGE_BYTES: usize = 14;
 
-/// For how long a secret makes cookies; those of the secret before are valid too. The value is ours.
+/// For how long a secret makes cookies; those of the secret before are valid too. The value is Rackweave's.
 const EPOCH: Span = Span::from_secs(10);
 
 /// A cookie, or an invitation behind one.
@@ -71,7 +71,7 @@ impl<'a> CookieMessage<'a> {
     }
 }
 
-/// The secrets of which a receiver's cookies are computed: those of the present epoch and of the one before.
+/// The secrets that a receiver's cookies are computed from: those of the present epoch and of the one before.
 #[derive(Default)]
 pub(super) struct Cookies {
     epoch: u64,

@@ -70,7 +70,7 @@ pub enum EngineEvent {
         from: SocketAddr,
         /// The number of bytes of the stream that were received.
         bytes: u64,
-        /// The files, all of which are complete.
+        /// The files; all are complete.
         files: Vec<FileDone>,
     },
     /// An incoming stream has failed.
@@ -161,7 +161,7 @@ pub struct ReceiverProgress {
 /// The counters of an engine.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Stats {
-    /// Datagrams received, including those that were ignored.
+    /// Datagrams received, ignored ones included.
     pub received: u64,
     /// Datagrams ignored because their sender is not admitted.
     pub foreign: u64,

@@ -350,8 +350,8 @@ impl<P: EnginePlatform> Engine<P> {
         self.choose_group();
     }
 
-    /// Returns the memory in bytes that the windows of all received sessions may need, those that are still being written
-    /// included.
+    /// Returns the memory in bytes that the windows of all received sessions may need, sessions that are still being
+    /// written included.
     #[must_use]
     pub fn receive_memory(&self) -> u64 {
         let open = self.incoming.values().map(|incoming| &incoming.drain);

@@ -1,4 +1,4 @@
-//! Outgoing payloads: those that go to several receivers, and those that this host relays.
+//! Outgoing payloads: to several receivers, and relayed by this host.
 
 use bytes::Bytes;
 use rackweave_core::HostId;

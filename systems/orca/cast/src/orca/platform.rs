@@ -17,7 +17,7 @@ pub trait EnginePlatform: Platform {
     /// If the system refuses.
     fn set_member(&self, group: Ipv4Addr, interface: Ipv4Addr, is_member: bool) -> io::Result<()>;
 
-    /// Starts the work of a sink beside the engine.
+    /// Starts the work of a sink in parallel with the engine.
     ///
     /// # Errors
     /// If the system refuses. The sink counts as ended then.

@@ -1,5 +1,5 @@
-//! Hosts that share a key: sessions of two hosts, which carry all control packets except those that switches read, and the
-//! keys of casts, which the sender hands to each receiver in them. See `docs/ops/security.md#casts-with-a-key`.
+//! Hosts that share a key: sessions of two hosts, which carry all control packets except the ones that switches read,
+//! and the keys of casts, which the sender hands to each receiver in them. See `docs/ops/security.md#casts-with-a-key`.
 //!
 //! What is sealed in a datagram of [`rackweave_wire::secure`]:
 //!

@@ -27,7 +27,8 @@ const SEND_BATCH: usize = 512;
 /// The number of packets in one turn, after which receiving is served again.
 const SEND_TURN: usize = 4096;
 
-/// The bytes of an Ethernet frame beside the IP packet, with preamble and gap, which `FlowConfig::overhead` includes.
+/// The bytes of an Ethernet frame in addition to the IP packet, with preamble and gap, which `FlowConfig::overhead`
+/// includes.
 const ETHERNET: u32 = 38;
 
 /// The interval at which a receiver that fell silent is invited again.
@@ -307,7 +308,7 @@ impl<P: EnginePlatform> Engine<P> {
                 Event::Receiver(session, event) => self.handle_receiver_event(now, session, event),
             }
         }
-        // Those that are left were repetitions.
+        // The remaining ones were repetitions.
         self.invited.clear();
     }
 

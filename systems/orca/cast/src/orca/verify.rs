@@ -43,8 +43,9 @@ pub(super) const MAX_HASHES: usize = 6;
 /// sender for long.
 const FRESH_HASHES: usize = 2;
 
-/// The bytes that a sender reads for the hashes of one receiver, beside [`READ_FACTOR`] times its stream. A receiver whose requests are
-/// lost, or that starts again, needs some bytes more than once; one that asks for the same bytes without end is answered no more.
+/// The bytes that a sender reads for the hashes of one receiver, in addition to [`READ_FACTOR`] times its stream. A
+/// receiver whose requests are lost, or that starts again, needs some bytes more than once; one that asks for the same
+/// bytes without end is answered no more.
 const READ_MORE: u64 = 64 << 20;
 const READ_FACTOR: u64 = 4;
 
@@ -196,8 +197,8 @@ pub struct HashCache {
 }
 
 impl HashCache {
-    /// Answers a request for hashes of a stream of which the bytes below `available` can be read, and which ends there if `ended`. At most
-    /// `may_read` bytes are read, which becomes less by what was read. An error has shortened the answer.
+    /// Answers a request for hashes of a stream. Its bytes below `available` can be read; if `ended`, it ends there.
+    /// Reads at most `may_read` bytes, and subtracts from it what was read. An error has shortened the answer.
     pub fn answer(
         &mut self,
         source: &mut dyn Source,
@@ -260,8 +261,8 @@ fn hash_of(source: &mut dyn Source, piece: Range<u64>) -> Result<[u8; 32], (Sour
     while at < piece.end {
         let len = READ.min(piece.end - at);
         bytes.clear();
-        // The read that fails counts in full, or else a receiver could ask without end for what cannot be read yet, each time of which
-        // may make the source work.
+        // The read that fails counts in full, or else a receiver could ask without end for what cannot be read yet.
+        // Each time may make the source work.
         let failed = |error| (error, at - piece.start + READ);
         source.read(at, len as usize, &mut bytes).map_err(failed)?;
         bytes.iter().for_each(|bytes| {
@@ -311,7 +312,7 @@ pub struct Verifier {
     acknowledged: u64,
     /// When bytes were last verified.
     verified_at: Time,
-    /// The end of the last request of which nothing was there yet.
+    /// The end of the last request whose answer had no hash yet.
     in_vain_upto: u64,
     /// When the next request may be sent.
     not_before: Time,
@@ -326,7 +327,7 @@ pub struct Verifier {
 struct Replays {
     /// The offset below which bytes were readable when they were last counted.
     readable: u64,
-    /// The bytes in such packets, less [`STALLED_SHARE`] times those that have become readable.
+    /// The bytes in such packets, minus [`STALLED_SHARE`] times the bytes that have become readable.
     excess: u64,
     /// When there was last no excess, and the packets since.
     since: Time,
@@ -571,8 +572,8 @@ impl Verifier {
         self.verified
     }
 
-    /// Counts a packet whose tag was right, with this many bytes of data of which some are missing, that was dropped because its number was
-    /// used before, or is far below the latest one.
+    /// Counts a packet that was dropped because its number was used before, or is far below the latest one. Its tag was
+    /// right, and it has this many bytes of data, some of them missing.
     pub const fn on_replay(&mut self, bytes: u64) {
         self.replays.on_replay(bytes);
     }

@@ -85,7 +85,7 @@ impl std::fmt::Debug for Drain {
     }
 }
 
-/// The work of a sink, each step of which may block on a disk. On a host a thread runs it ([`SinkWork::start`]); a simulator takes one
+/// The work of a sink; each step may block on a disk. On a host a thread runs it ([`SinkWork::start`]); a simulator takes one
 /// [`SinkTask`] after another ([`SinkWork::poll`]), and does each when the disk that it simulates has had the time for it.
 pub struct SinkWork {
     /// `None` once the sink is there, or is not needed.
@@ -113,7 +113,7 @@ enum Task {
 }
 
 impl SinkTask {
-    /// Returns how many bytes it passes to the sink; `None` if it creates the sink, which reads what is there already.
+    /// Returns how many bytes it passes to the sink; `None` if it creates the sink, which reads existing files.
     #[must_use]
     pub const fn bytes(&self) -> Option<usize> {
         match &self.0 {
@@ -216,7 +216,7 @@ impl SinkWork {
         }))
     }
 
-    /// Does a task, of which there is one at a time.
+    /// Does a task; there is one at a time.
     pub fn run(&mut self, SinkTask(task): SinkTask) {
         match task {
             Task::Make => self.make(),
@@ -460,7 +460,7 @@ impl Drain {
         (self.window, self.waiting) = (Window::new(0, 0), None);
     }
 
-    /// As [`Self::close`], after the bytes below `upto`, all of which have arrived: the sink gets them, however many wait for it already.
+    /// As [`Self::close`], after the bytes below `upto`. All of them have arrived: the sink gets them, however many wait for it already.
     /// `reason` says why no more come.
     pub fn end(&mut self, upto: u64, reason: Reason) {
         if self.to.is_some() {

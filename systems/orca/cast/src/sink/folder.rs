@@ -35,7 +35,7 @@ pub struct FolderConfig {
     pub limit: Option<u64>,
     /// Ends the hashing of files that are there already: with [`StoreError::Cancelled`], and nothing that was recorded is lost.
     pub cancel: Cancel,
-    /// What attempts at streams leave to those that follow them at once; shared by the clones of a configuration.
+    /// What attempts at streams leave to attempts that follow them at once; shared by the clones of a configuration.
     pub handovers: Handovers,
 }
 
@@ -559,7 +559,7 @@ impl Sink for Folder {
         // Either the file has changed since its first chunks arrived (but not its length and time), or the state is
         // damaged: the next attempt starts from the beginning.
         let stale = match &result {
-            // It begins at the first file, so that each of those that are here is compared with what is sent.
+            // It begins at the first file, so that each present file is compared with what is sent.
             Err(SinkError::Stream(DecodeError::EarlierDiffers)) => {
                 result = Err(SinkError::Again(self.writer.root.path().to_owned()));
                 true

@@ -26,7 +26,7 @@ use crate::store::StoreError;
 /// Why a stream cannot be received.
 #[derive(Debug, thiserror::Error)]
 pub enum SinkError {
-    /// The bytes are not a valid stream, or not those that were sent.
+    /// The bytes are not a valid stream, or not the sent ones.
     #[error(transparent)]
     Stream(#[from] DecodeError),
     /// A file cannot be stored.
@@ -65,7 +65,7 @@ pub enum SinkError {
     /// A file that was taken for the same has other content. The next attempt receives all of it.
     #[error("{0} has another content than the file that was sent")]
     Again(PathBuf),
-    /// The bytes from this offset of the stream on are not those that the sender has sent.
+    /// The bytes from this offset of the stream on are not the ones that the sender has sent.
     #[error("the bytes from {0} on are not those that the sender has sent")]
     Foreign(u64),
     /// The reader of the output has closed it.

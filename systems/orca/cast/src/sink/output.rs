@@ -1,5 +1,5 @@
 //! A pipe into which streams are written one after another, as standard output is. What was written cannot be taken back, so a stream that
-//! begins again, because its sender was started again, goes on behind what is there.
+//! begins again, because its sender was started again, goes on behind what was written.
 
 use std::io::{self, Write};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -16,7 +16,7 @@ struct Shared<W> {
     to: W,
     /// Whether a stream is being written.
     is_busy: bool,
-    /// The stream of which a part has been written.
+    /// The partly written stream.
     begun: Option<Begun>,
 }
 
@@ -74,13 +74,13 @@ impl<W: Write + Send + 'static> Output<W> {
     }
 }
 
-/// Omits what is there already, and compares it.
+/// Omits what was written before, and compares it.
 struct Writer<W> {
     output: Output<W>,
     stream: u128,
     /// The number of the next bytes that are there already.
     again: u64,
-    /// The hash of those that have come once more.
+    /// The hash of the bytes that have come once more.
     hasher: Hasher,
 }
 

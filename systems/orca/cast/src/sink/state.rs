@@ -1,5 +1,4 @@
-//! The progress of a received stream, in a small file beside the received files, from which a restarted receiver
-//! resumes.
+//! The progress of a received stream, in a small file next to the received files. A restarted receiver resumes from it.
 //!
 //! The file is a line of text that names the format and its version, then the stream's number, then entries, which are only
 //! appended. The store ([`crate::store`]) records which chunks of the current file are present.

@@ -210,7 +210,7 @@ fn a_full_disk_holds_what_is_there_already() {
     for (name, len) in &lengths[..3] {
         assert_eq!(std::fs::read(to.path().join(name)).unwrap(), big(*len), "{name}");
     }
-    // With room, the same stream goes on behind what is there.
+    // With room, the same stream goes on behind the present files.
     let (result, complete, _) = attempt(3 * CHUNK);
     result.unwrap();
     assert!(complete);

@@ -155,9 +155,10 @@ impl Spool {
 }
 
 impl Pipe {
-    /// Creates the stream of one file with this name that is read from `input`. Its bytes are kept in `folder`; with a
-    /// `limit`, the input waits while receivers still need more bytes than that, and the space of those that none needs is given
-    /// back, so that receivers that come later find the beginning gone. `stream` must be random. `batch` bytes are read at a time.
+    /// Creates the stream of one file with this name that is read from `input`. Its bytes are kept in `folder`. With a
+    /// `limit`, the input waits while receivers still need more bytes than that. The space of bytes that none needs is
+    /// given back, so that receivers that come later find the beginning gone. `stream` must be random. `batch` bytes
+    /// are read at a time.
     ///
     /// # Errors
     /// If the spool cannot be created, or its file system cannot keep the limit.

@@ -108,7 +108,7 @@ pub enum StoreError {
         /// The number of the block.
         block: u64,
     },
-    /// Reading what is there was ended before its end, because nobody needs the result any more ([`Cancel`]).
+    /// Reading an existing file was ended before its end, because nobody needs the result any more ([`Cancel`]).
     #[error("the transfer has ended while {0} was read")]
     Cancelled(PathBuf),
     /// The system refused to write for another reason.
@@ -148,7 +148,7 @@ pub struct BlockConfig {
     pub replace: bool,
     /// Whether an existing incomplete file was certainly left by an earlier attempt, whatever its mode and length.
     pub ours: bool,
-    /// Ends [`BlockStore::open`] while it hashes what is there.
+    /// Ends [`BlockStore::open`] while it hashes an existing file.
     pub cancel: Cancel,
 }
 

@@ -1,4 +1,4 @@
-//! The hashes of a file's blocks, in a separate file beside it.
+//! The hashes of a file's blocks, in a separate file next to it.
 //!
 //! ```text
 //!  0  a line of text that names the format and its version, padded with zeros to 64 bytes

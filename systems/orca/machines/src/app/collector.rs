@@ -2,7 +2,7 @@
 //!
 //! The definitions, for the simulator and the testbed alike:
 //!
-//! - *Measured* casts are those that start at or after the end of the warm-up. All later casts are measured, including
+//! - *Measured* casts start at or after the end of the warm-up. All later casts are measured, including
 //!   the last.
 //! - A cast is *delivered* to a receiver when the receiver has, in order, all bytes of the cast and of the casts before
 //!   it.
@@ -175,9 +175,9 @@ pub struct ReceiverTimes {
     /// The time at which each cast was delivered, by index of the cast. It is shorter than the list of casts if some
     /// were not delivered.
     pub completed: Vec<Time>,
-    /// The longest interval without a new byte among those that ended before the run's first host crash.
+    /// The longest interval without a new byte that ended before the run's first host crash.
     pub longest_gap_before: Span,
-    /// The longest interval without a new byte among those that ended after it.
+    /// The longest interval without a new byte that ended after it.
     pub longest_gap: Span,
     /// Whether its host crashed during the run.
     pub crashed: bool,
@@ -208,7 +208,7 @@ pub struct Results {
 }
 
 impl Results {
-    /// Returns the lengths of the measured casts, including those that have not started.
+    /// Returns the lengths of the measured casts, unstarted ones included.
     #[must_use]
     pub fn measured(&self) -> &[u64] {
         &self.lengths[self.first.min(self.lengths.len())..]

@@ -85,9 +85,9 @@ pub struct Report {
     /// The number of times that a receiver was detached, that is, moved to unicast because it was too slow for the
     /// group.
     pub detached: u64,
-    /// The longest interval without a new byte among those that ended before the run's first host crash.
+    /// The longest interval without a new byte that ended before the run's first host crash.
     pub longest_gap_before: Span,
-    /// The longest interval without a new byte among those that ended after it.
+    /// The longest interval without a new byte that ended after it.
     pub longest_gap: Span,
     /// The number of bytes that differ from the ones sent or were stored at a wrong offset.
     pub wrong_bytes: u64,

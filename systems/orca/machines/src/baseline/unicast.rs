@@ -296,7 +296,7 @@ mod tests {
         let ended = |record: &&Record| matches!(record, Record::Acknowledged { .. });
         assert_eq!(records.iter().filter(ended).count(), 9);
         assert!(wire > 3 * 165_508, "{wire}");
-        // A full datagram takes 45 frames, of which 44 are full.
+        // A full datagram takes 45 frames; 44 are full.
         let full = 44 * 1538 + u64::from(frame::wire_bytes(20 + 65_515 - 44 * 1480));
         let rest = 23 * 1538 + u64::from(frame::wire_bytes(20 + 34_501 - 23 * 1480));
         assert_eq!(wire, 3 * (2 * full + rest + u64::from(frame::wire_bytes(29))));

@@ -10,7 +10,7 @@ pub struct FlowConfig {
     /// The payload of a full data packet in bytes. 1400 bytes fit into a frame of 1500 bytes with all headers and
     /// labels.
     pub payload: u16,
-    /// The bytes of each data packet on the wire beside its payload, which count towards `max_rate`.
+    /// The bytes of each data packet on the wire in addition to its payload; they count towards `max_rate`.
     pub overhead: u16,
     /// The largest distance in bytes from the lowest byte that an attached receiver lacks to the last byte sent.
     pub window: u64,

@@ -128,8 +128,8 @@ pub struct HostConfig {
     pub heartbeat: Option<Span>,
     /// The settings of sessions that it receives.
     pub flow: FlowConfig,
-    /// The largest number of sessions that it receives, of those that it sends, and of those whose labels its agent
-    /// holds.
+    /// The largest number of sessions that it receives, of sessions that it sends, and of sessions whose labels its
+    /// agent holds.
     pub max_sessions: u32,
     /// The interval at which an agent forwards its rack's reports.
     pub status_interval: Span,
@@ -189,7 +189,7 @@ pub enum OpenError {
     Payload(u16),
 }
 
-/// The counters of a host, beside those of its sessions.
+/// The counters of a host, in addition to those of its sessions.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct HostCounters {
     /// The number of packets that the agent has forwarded.
@@ -224,7 +224,7 @@ struct Invitation {
     heard: Time,
 }
 
-/// The key of a session in the queue of those that may have something to send.
+/// The key of a session in the queue of sessions that may have something to send.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Key {
     Send(Session),

@@ -1,4 +1,4 @@
-//! Two group systems on the same switches of the simulator, one of which makes packets of its own.
+//! Two group systems on the same switches of the simulator; one makes packets of its own.
 
 mod sum;
 

@@ -181,7 +181,7 @@ impl SystemProgram for Adder {
     }
 }
 
-// What both worlds run: four workers in two racks, beside Orca.
+// What both worlds run: four workers in two racks, next to Orca.
 
 /// The switch that adds: the leaf of rack 0, to which hosts 0 to 2 are attached.
 pub(crate) const LEAF: HostId = Destination::Switch(0).address();

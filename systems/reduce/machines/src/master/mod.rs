@@ -135,7 +135,7 @@ pub struct Counters {
     pub restarts: u64,
 }
 
-/// How many times as long as for a silent worker the master waits for workers that answer but send nothing. The choice is ours: at 1 Mbps
+/// How many times as long as for a silent worker the master waits for workers that answer but send nothing. Rackweave's choice: at 1 Mbps
 /// the largest epoch of a table of 65,536 slots takes a few seconds.
 const STUCK_FOR: u64 = 10;
 
@@ -281,7 +281,7 @@ impl Master {
         }
     }
 
-    /// Handles a message, and returns what is done with its payload, of which the sketch is the only one that is read here. Any field may
+    /// Handles a message, and returns what is done with its payload. Only a sketch is read here. Any field may
     /// be wrong or forged.
     pub fn handle(
         &mut self,

@@ -15,7 +15,7 @@ pub(crate) enum Arrival {
     Replaced,
     /// Another process, while the one that has the number is alive.
     Taken,
-    /// Another process with other input, of which nothing can be used.
+    /// Another process with other input; nothing of it can be used.
     OtherInput,
 }
 

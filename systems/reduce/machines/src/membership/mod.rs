@@ -46,8 +46,8 @@ pub struct Config {
 }
 
 impl Config {
-    /// The default timers: 20 ms until the first repetition, a sign of life each 250 ms, 1 s until a worker can be replaced, 30 s of
-    /// patience with those that are silent, and with those that have not joined.
+    /// The default timers: 20 ms until the first repetition, a sign of life each 250 ms, 1 s until a worker can be
+    /// replaced, 30 s of patience with silent workers, and with workers that have not joined.
     #[must_use]
     pub const fn new(job: u16, workers: u8, token: u64, secret: u64) -> Self {
         Self {
@@ -160,7 +160,7 @@ impl Membership {
         self.members.iter().all(|member| member.has(self.version) && member.is_idle())
     }
 
-    /// Another attempt begins, of which workers have something under way until they say that they do not.
+    /// Another attempt begins; workers have something of it under way until they say that they do not.
     pub(super) fn make_busy(&mut self) {
         self.members.iter_mut().for_each(Member::make_busy);
     }

@@ -4,7 +4,8 @@ use rackweave_core::{Span, Time};
 
 /// How often a host must have looked for a sign of a peer before it gives the peer up. A process that did not run (starved, stopped, on a
 /// machine that was suspended) finds the limit exceeded at its first turn, though the peer's messages wait in its socket, or though it has not
-/// asked. The number is ours: turns handle 256 datagrams each, so that what had arrived in a full socket has been read before the last look.
+/// asked. The number is Rackweave's: turns handle 256 datagrams each, so that what had arrived in a full socket has
+/// been read before the last look.
 const LOOKS: u32 = 20;
 
 /// Looks are made in the last sixth of the limit, so that without pauses a peer is given up exactly then.

@@ -80,7 +80,7 @@ pub struct Counters {
     pub packets: u64,
     /// Pairs in them.
     pub pairs: u64,
-    /// Pairs among those that were added to a sum.
+    /// Pairs in them that were added to a sum.
     pub absorbed: u64,
     /// Pairs that were sent to a master because they found no slot, repetitions included.
     pub residual: u64,
@@ -297,7 +297,7 @@ impl Program {
                 counters.duplicates += 1;
                 return false;
             }
-            // Another packet under the same number: its pairs are not those that were counted.
+            // Another packet under the same number: its pairs are not the counted ones.
             Entry::Seen(rest) if 64 - rest.leading_zeros() > u32::from(pairs.count) => {
                 return self.stale();
             }
@@ -459,7 +459,7 @@ impl Program {
         let gaps = starts.zip(ends).map(|(start, end)| (start, end.saturating_sub(start)));
         let wanted = wanted.min(self.table.slots());
         let (start, len) = gaps.max_by_key(|(start, len)| {
-            // The first of those that are long enough, else the longest.
+            // The first gap that is long enough, else the longest.
             ((*len).min(wanted), core::cmp::Reverse(*start))
         })?;
         let len = len.min(wanted);

@@ -78,7 +78,7 @@ struct Fixed {
 }
 
 impl Flight {
-    /// Slots that begin at a chunk, of which those below `offered` can be sent.
+    /// Slots that begin at a chunk; those below `offered` can be sent.
     pub(super) fn new(pool: u16, first: u64, offered: u64, end: u64, min_rto: Span) -> Self {
         let size = u64::from(pool);
         let slot = |index: u64| {
@@ -263,7 +263,7 @@ impl Flight {
         }
     }
 
-    /// Marks as lost what is overtaken or late. Returns the number of those that have timed out.
+    /// Marks as lost what is overtaken or late. Returns the number of timeouts among them.
     pub(super) fn find_lost(&mut self, now: Time) -> u64 {
         if self.in_flight == 0 {
             return 0;
@@ -295,7 +295,7 @@ impl Flight {
         if !waiting.is_empty() && self.permits == 0 && now >= self.permit_at {
             self.permits = 1;
         }
-        // Those that were sent first are first.
+        // The first sent is first.
         waiting.sort_unstable();
         for (_, index) in waiting.into_iter().take(self.permits as usize) {
             self.permits -= 1;

@@ -35,7 +35,7 @@ pub struct Vectors {
 }
 
 impl Vectors {
-    /// One step with chunks of 1024 bytes, of which 64 are in flight.
+    /// One step with chunks of 1024 bytes, 64 of them in flight.
     #[must_use]
     pub const fn new(length: u64, format: Format) -> Self {
         Self { length, format, steps: 1, elements: 1024 / format.bytes(), pool: 64 }
@@ -137,7 +137,7 @@ pub struct Master {
     first: u64,
     layout: Option<Layout>,
     members: Membership,
-    /// The first chunk whose sum a worker does not have, of those that were in the job before the present attempt.
+    /// The first chunk whose sum a worker does not have, among workers that were in the job before the present attempt.
     lows: Vec<Option<u64>>,
     reservation: Option<Reservation>,
     /// The aggregator that is asked next.

@@ -10,12 +10,13 @@
 //!  Worker 2 ─ Chunk c ─┘   when all are there  └─ ChunkSum c ─> Worker 2
 //! ```
 //!
-//! The pool of slots, their two versions and the exponents that chunks carry are those of SwitchML (`docs/protocols/ordc.md#switchml`); that a
-//! host adds up where no switch can is taken from ATP (`docs/protocols/ordc.md#atp`), where it does so for single packets beside the switch, and
-//! not in its place as here. What neither treats, a worker, a switch or an aggregator that loses its
-//! memory, is our own: the master ends the attempt, asks each worker for the first chunk whose sum it does not have, and begins the next
-//! attempt at the least of them. Workers keep the values of two steps for that, which is enough: a worker that offers step k + 2 has all of
-//! step k + 1, so all have offered that step, and had all of step k.
+//! The pool of slots, their two versions and the exponents that chunks carry are those of SwitchML
+//! (`docs/protocols/ordc.md#switchml`). That a host adds up where no switch can is taken from ATP
+//! (`docs/protocols/ordc.md#atp`). ATP's host does so for single packets next to the switch; here it takes the switch's
+//! place. What neither treats is Rackweave's, a worker, a switch or an aggregator that loses its memory: the master
+//! ends the attempt, asks each worker for the first chunk whose sum it does not have, and begins the next attempt at
+//! the least of them. Workers keep the values of two steps for that, which is enough: a worker that offers step k + 2
+//! has all of step k + 1, so all have offered that step, and had all of step k.
 //!
 //! *Exact* means: every worker gets the same bits, and they are a function of the vectors only, whatever the order of arrival, the
 //! losses, the aggregator and the attempts. With integers they are the sum modulo 2^64. With floats they are the sum of the workers'

@@ -1,8 +1,8 @@
 //! A ring all-reduce: the same sum without an aggregator, by messages of any transport (`docs/protocols/ordc.md#ring-all-reduce`).
 //!
 //! The vector has a segment for each of n workers. In n - 1 hops each segment goes round the ring, and each worker adds its own elements; in
-//! n - 1 more hops its sum goes round. A worker sends `2 (n - 1) / n` times the vector. Segments travel in pieces, each of which goes on
-//! as soon as it is there, as libraries of collectives do, so that no worker waits for a whole segment.
+//! n - 1 more hops its sum goes round. A worker sends `2 (n - 1) / n` times the vector. Segments travel in pieces. Each
+//! goes on as soon as it has arrived, as libraries of collectives do, so that no worker waits for a whole segment.
 //!
 //! Floats are added as floats, in the order of the ring: all workers get the same bits, but these depend on the order of the workers.
 

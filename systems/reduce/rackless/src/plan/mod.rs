@@ -16,7 +16,7 @@ use crate::cost::{Cost, Reconfiguration, plus};
 use crate::demand::Period;
 use crate::fabric::Fabric;
 
-/// The most configurations of which the exact plan is computed, unless the options have another limit.
+/// The most configurations for which the exact plan is computed, unless the options have another limit.
 pub const EXACT_LIMIT: usize = 2000;
 /// The most periods that a heuristic plans at once. A longer trace is planned block by block.
 const BLOCK: usize = 128;
@@ -70,7 +70,7 @@ pub struct Options {
     pub algorithm: Algorithm,
     /// The number of times that a local search starts from a disturbed result, for each window of periods.
     pub restarts: u32,
-    /// The most configurations of which the exact plan is computed.
+    /// The most configurations for which the exact plan is computed.
     pub exact_limit: usize,
 }
 

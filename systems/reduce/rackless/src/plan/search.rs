@@ -10,7 +10,7 @@ use crate::cost::{Placement, Segment, Visitor};
 use crate::demand::Period;
 use crate::fabric::Fabric;
 
-/// The most swaps of one pass, of which the best beginning is kept.
+/// The most swaps of one pass; the best beginning of them is kept.
 const PASS: usize = 8;
 /// Above this number of seats, only the racks that are near to a server are tried, and the first swap that gains is taken.
 const FEW_SEATS: usize = 16;
@@ -18,7 +18,7 @@ const FEW_SEATS: usize = 16;
 const TRIES: usize = 2500;
 /// How many near racks are tried.
 const NEAR: usize = 3;
-/// The weight of the sum of all uplinks' times beside the busiest link's, which guides the search on plateaus.
+/// The weight of the sum of all uplinks' times, compared with the busiest link's. It guides the search on plateaus.
 const SPREAD: f64 = 1e-3;
 /// An objective below this part of another is better, not a rounding error.
 const GAIN: f64 = 1.0 - 1e-9;
@@ -434,8 +434,8 @@ impl<'a> Search<'a> {
         while self.sweep(&mut tries) {}
     }
 
-    /// Makes the best swaps one after the other, each server once, also those that make it worse, and goes back to the best configuration on
-    /// the way. False if that is the first one.
+    /// Makes the best swaps one after the other, each server once, swaps that make it worse included, and goes back to
+    /// the best configuration on the way. False if that is the first one.
     fn pass(&mut self) -> bool {
         let (mut least, mut keep) = (self.objective(), 0);
         let mut locked = vec![false; self.tor_of.len()];

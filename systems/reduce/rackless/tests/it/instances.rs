@@ -12,8 +12,8 @@ pub(crate) struct Instance {
     pub(crate) reconfiguration: Reconfiguration,
 }
 
-/// The paper's pod with 4 to 12 periods. Jobs of random groups of servers have random phases, beside background flows; the
-/// delay is 0 to 100 ms.
+/// The paper's pod with 4 to 12 periods. Jobs of random groups of servers have random phases, next to background flows;
+/// the delay is 0 to 100 ms.
 pub(crate) fn random(seed: u64, scope: Scope) -> Instance {
     let mut rng = Rng::stream(seed, 0, 0, "instance");
     let count = 4 + rng.below(9);

@@ -12,7 +12,7 @@ use rackweave_rackless::pod::{Pod, TableUse};
 
 use crate::instances;
 
-/// Bytes on a link: all, and those that are late.
+/// Bytes on a link: all, and late ones.
 type Links = BTreeMap<String, (f64, f64)>;
 
 fn add(links: &mut Links, link: String, bytes: f64, late: bool) {

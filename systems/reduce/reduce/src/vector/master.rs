@@ -44,7 +44,7 @@ pub struct VectorMasterConfig {
 }
 
 impl VectorMasterConfig {
-    /// A master of job 1 that adds up one vector of each worker itself, in chunks of 1024 bytes, 64 of which are in flight, with 30 s of
+    /// A master of job 1 that adds up one vector of each worker itself, in chunks of 1024 bytes, 64 in flight, with 30 s of
     /// patience, and 10 minutes for all workers to join.
     #[must_use]
     pub const fn new(listen: SocketAddr, workers: u8) -> Self {

@@ -205,8 +205,8 @@ const LAST_RETURNS: Span = Span::from_ms(200);
 const LAST_SENDS: Span = Span::from_secs(5);
 /// A client fails after this many damaged chunks from the server itself.
 const DAMAGED_BY_SERVER: u32 = 3;
-/// Chunks of one request that are considered; a requester repeats the rest. One forged packet must not lead to thousands of chunks. The
-/// choice is ours: that of the program in the kernel.
+/// Chunks of one request that are considered; a requester repeats the rest. One forged packet must not lead to
+/// thousands of chunks. Rackweave's choice, the same as in the kernel's program.
 const MOST_ASKED: u16 = 64;
 /// The longest name of an image.
 const MOST_NAME: usize = u8::MAX as usize;
@@ -281,7 +281,7 @@ impl Client {
         self.written.len()
     }
 
-    /// Returns whether chunks are not requested because those that are here must be written first.
+    /// Returns whether chunks are not requested because arrived ones must be written first.
     #[must_use]
     pub fn is_behind_disk(&self) -> bool {
         let unwritten = self.have.len() - self.written.len();

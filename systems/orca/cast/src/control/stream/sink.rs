@@ -26,7 +26,7 @@ const POLL: Duration = Duration::from_millis(if cfg!(test) { 50 } else { 500 });
 /// thread that does nothing else, so that neither a slow disk nor a busy processor delays it for as long.
 const ANSWER_POLLS: u32 = 60;
 
-/// After this many intervals of [`POLL`] for one block (5 s) an application is told that the stream has ended: it does not write the block,
+/// After this many intervals of [`POLL`] for one block (5 s) an application learns that the stream has ended: it does not write the block,
 /// but hashes a file that it has.
 const CUT_POLLS: u32 = 10;
 
@@ -111,7 +111,8 @@ impl StreamSink {
         })
     }
 
-    /// Reads a byte. If the transfer has ended after `patience` intervals without one, the application is told, and still has to answer.
+    /// Reads a byte. If the transfer has ended after `patience` intervals without one, the application learns that, and
+    /// still has to answer.
     fn read_byte(&mut self, patience: u32) -> Result<u8, SinkError> {
         let mut byte = [0];
         for polls in 1..=ANSWER_POLLS {

@@ -273,7 +273,7 @@ fn later_numbers_of_packets_end_no_session() {
     assert!(stats.forged == 1 && stats.replayed >= 64, "{stats:?}");
 }
 
-/// Beside them, the insider sends a few of the right bytes now and then, so that the stream does not stand still.
+/// In addition, the insider sends a few of the right bytes now and then, so that the stream does not stand still.
 #[test]
 fn a_trickle_of_the_right_bytes_hides_no_later_numbers() {
     let mut scene = Scene::new();

@@ -36,7 +36,7 @@ fn fabric() -> FabricConfig {
         .with_switch(OneSwitch::default().with_buffer(1_000_000).without_marking())
 }
 
-/// The namespaces and the switch, both of which end on drop.
+/// The namespaces and the switch; both end on drop.
 struct Spaces {
     network: Network,
     control: Arc<Control>,
@@ -268,7 +268,7 @@ fn forged_data_that_relays_have_passed_on_is_found_by_each() {
         scene.forge(labelled);
         scene.ends_well();
         let forged = RECEIVERS.map(|host| scene.engines[host as usize].stats().forged);
-        // The data that the insider labels for a relay goes on to the next ones, of which the last is the insider.
+        // The data that the insider labels for a relay goes on to the next ones; the last is the insider.
         let found = if labelled == Labelled::Pilot { [1, 1, 1] } else { [1, 0, 0] };
         assert_eq!(forged, found);
     }

@@ -58,7 +58,7 @@ fn encoded(control: Control) -> Vec<u8> {
     bytes
 }
 
-/// Content of which no 16 bytes occur in other data by chance.
+/// Content without 16 bytes that occur in other data by chance.
 fn recognizable(len: usize) -> Vec<u8> {
     let mut bytes = vec![0; len];
     let mut hasher = blake3::Hasher::new();
@@ -320,8 +320,8 @@ fn capture_ask() -> Vec<u8> {
     buffer[..len].to_vec()
 }
 
-/// A packet that a sender repeats, because no report has come (a probe), is sealed anew with a number of its own. The same bytes would be
-/// a replay to the receiver, which would not report what it has.
+/// A packet that a sender repeats, because no report has come (a probe), is sealed again with a number of its own. The
+/// same bytes would be a replay to the receiver, which would not report what it has.
 #[test]
 fn a_probe_is_sealed_anew() {
     // With two receivers the sender keeps what it has sealed, for the other one's copy.
@@ -388,7 +388,7 @@ fn a_notice_explains_a_silence_until_there_is_a_session() {
     assert!(!engine.has_other_key(host));
 }
 
-/// Control packets are repeated, so that of those that wait for a session the last ones are kept.
+/// Control packets are repeated, so the last ones that wait for a session are kept.
 #[test]
 fn few_control_packets_wait_for_a_session() {
     let mut engine = sender(Some(SECRET));

@@ -128,7 +128,8 @@ fn what_has_arrived_is_written_before_a_receiver_that_is_stopped_ends() {
     assert_eq!(lost(&sending.join().unwrap()), ReceiverStatus::Lost(Reason::Left));
 }
 
-/// The sink of its first session is blocked, by a disk or by a reader. No thread is started for those that only wait for it.
+/// The sink of its first session is blocked, by a disk or by a reader. No thread is started for sessions that only wait
+/// for it.
 #[test]
 fn a_sender_that_is_started_again_and_again_costs_one_thread() {
     let released = Arc::new(AtomicBool::new(false));
@@ -274,7 +275,7 @@ fn a_stream_without_its_end_is_damaged_at_both_ends() {
     }
 }
 
-/// Answers to queries and probes count among those that wait, as all others do.
+/// Answers to queries and probes count among the waiting packets, as all others do.
 #[test]
 fn answers_to_queries_and_probes_are_bounded() {
     let accept: Accept = Box::new(|_| Decision::Refuse(Reason::Busy));

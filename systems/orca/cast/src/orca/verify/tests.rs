@@ -87,7 +87,7 @@ fn work_and_memory_for_requests_are_bounded() {
     assert_eq!(cache.blocks.len(), KEPT_HASHES);
 }
 
-/// A stream of which nothing can be read yet.
+/// A stream that cannot be read yet.
 struct Unready(u64);
 
 impl Source for Unready {
@@ -190,7 +190,7 @@ fn only_answers_to_the_request_count() {
 /// bytes.
 /// Of a sender's packets only the smallest reach a receiver behind a small MTU, some a second, and all of them count as replays if
 /// another receiver has used later numbers. The sender would have given it up before it asks for a key of its own (`rackweave chaos store --seed
-/// 554`). Some duplicates in a pause of the network, or many beside progress, are no reason.
+/// 554`). Some duplicates in a pause of the network, or many next to progress, are no reason.
 #[test]
 fn a_few_packets_that_count_as_replays_suffice_where_nothing_else_comes() {
     let at = |ms: u64| Time::ZERO + Span::from_ms(ms);

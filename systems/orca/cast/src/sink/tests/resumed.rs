@@ -13,7 +13,7 @@ use crate::store::disk::Reading;
 use crate::store::{Cancel, Dir, StoreError, UntilCancelled};
 use crate::wake::Waker;
 
-/// The lengths of the files of [`tree`], of which all but the last one arrive in the first attempt.
+/// The lengths of the files of [`tree`]. All but the last one arrive in the first attempt.
 const TREE: [(&str, usize); 4] =
     [("d/a", CHUNK + 7), ("d/b", 3 * CHUNK), ("d/c", 10), ("d/e", 2 * CHUNK)];
 

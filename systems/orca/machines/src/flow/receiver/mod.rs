@@ -244,7 +244,7 @@ impl Receiver {
         }
     }
 
-    /// Records the length of the stream, all of which the sender has sent. Returns `false` if data beyond it has arrived, or if another
+    /// Records the length of the stream; the sender has sent all of it. Returns `false` if data beyond it has arrived, or if another
     /// length is known.
     pub fn end(&mut self, now: Time, length: u64) -> bool {
         let known = self.length.unwrap_or(length);

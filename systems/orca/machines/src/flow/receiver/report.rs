@@ -176,7 +176,7 @@ impl Report {
         }
     }
 
-    /// Records the length of the stream, all of which has been sent.
+    /// Records the length of the stream; all of it has been sent.
     pub(super) fn on_end(&mut self, now: Time, length: u64) {
         self.horizon = self.horizon.max(length);
         self.lost_below = self.horizon;

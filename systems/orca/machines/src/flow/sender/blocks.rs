@@ -38,7 +38,7 @@ struct Miss {
 }
 
 impl Miss {
-    /// Returns how many repair packets the receiver needs beyond those in flight, `all` of which were sent to everyone.
+    /// Returns how many repair packets the receiver needs beyond those in flight; `all` of them were sent to everyone.
     fn needs(&self, all: u8) -> u8 {
         let misses = (self.open | self.answered).count_ones() as u8;
         let more = misses.saturating_sub(all.saturating_add(self.given));

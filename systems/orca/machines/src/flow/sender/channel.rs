@@ -54,8 +54,7 @@ pub(super) struct Channel {
     pub(super) stalled_since: Option<Time>,
     /// How often the time between probes has doubled.
     pub(super) probe_backoff: u8,
-    /// The range of a cell of which only the first bytes were retransmitted, to a receiver that full packets do not
-    /// reach.
+    /// The range of a cell whose first bytes alone were retransmitted, to a receiver that full packets do not reach.
     pub(super) rest: Option<(u64, u64)>,
 }
 

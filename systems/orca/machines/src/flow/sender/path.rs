@@ -22,7 +22,8 @@ const GIVE_UP: Span = Span::from_secs(10);
 const ROUNDS: usize = 3;
 /// The sizes of IP packets that are tried: MTUs of common links and tunnels, and lower plateaus of RFC 1191, section 7.1.
 const SIZES: [u32; 10] = [4352, 2002, 1500, 1492, 1450, 1400, 1280, 1006, 508, 296];
-/// The bytes of an Ethernet frame beside the IP packet, with preamble and gap, which [`FlowConfig::overhead`] includes.
+/// The bytes of an Ethernet frame in addition to the IP packet, with preamble and gap, which [`FlowConfig::overhead`]
+/// includes.
 ///
 /// [`FlowConfig::overhead`]: super::super::FlowConfig::overhead
 const ETHERNET: u32 = 38;

@@ -35,7 +35,7 @@ pub(super) struct Blocking {
     pub(super) since: Time,
     /// `best_progress` at that time.
     pub(super) from: u64,
-    /// The number of checks that found it blocking, minus the number of those that did not.
+    /// The number of checks that found it blocking, minus the number of checks that did not.
     pub(super) strikes: u64,
     /// `have` at that time: closing old gaps counts as progress too.
     pub(super) had: u64,

@@ -1,5 +1,5 @@
 //! The order of sending: control packets, then retransmissions and parity, then new data for the group. Detached
-//! receivers catch up beside the group.
+//! receivers catch up in parallel with the group.
 
 use std::collections::VecDeque;
 
@@ -20,7 +20,7 @@ const CREDIT_THRESHOLD: u64 = 8;
 /// The largest credit, in packets.
 const CREDIT_MAX: u64 = 64;
 
-/// How detached receivers catch up beside the group.
+/// How detached receivers catch up in parallel with the group.
 #[derive(Clone, Debug, Default)]
 pub(super) struct CatchUp {
     /// The numbers of all detached receivers; the first one is served next.

@@ -225,7 +225,7 @@ impl Sender {
     }
 
     /// Finds receivers that delay the group: ones without which the sender could send, while the median receiver has
-    /// room for half a window. `detach_slow` examines those that block in more checks than [`SlowPolicy::Detach`]
+    /// room for half a window. `detach_slow` examines receivers that block in more checks than [`SlowPolicy::Detach`]
     /// allows.
     fn find_slow(&mut self, now: Time) {
         let (after, below) = match self.config.slow {

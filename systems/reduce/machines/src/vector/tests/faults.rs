@@ -35,7 +35,7 @@ fn a_worker_that_returns_begins_at_the_step_of_the_others() {
     let firsts = firsts(&world);
     assert_eq!(firsts.len(), 2);
     assert!(firsts[1] > 0 && firsts[1].is_multiple_of(layout.chunks()), "{firsts:?}");
-    // Those that did not die have each sum once.
+    // Surviving workers have each sum once.
     for worker in [0, 1, 3] {
         assert!((0..6).all(|step| world.summed[&(worker, step)] == 1));
     }

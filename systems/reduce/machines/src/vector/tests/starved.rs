@@ -7,7 +7,7 @@ fn job(workers: u8) -> Job {
     Job { has_switch: false, seed: 5, ..Job::new(workers, vectors) }
 }
 
-/// A socket has room for 8 MB of memory, of which the kernel counts 2304 bytes for a datagram of a chunk.
+/// A socket has room for 8 MB of memory. The kernel counts 2304 bytes of it for a datagram of a chunk.
 const ROOM: usize = 3_600;
 
 #[test]
