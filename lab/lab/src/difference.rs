@@ -148,8 +148,8 @@ pub struct Difference {
 }
 
 impl Difference {
-    /// Compares two results. With `all` every measure is compared, otherwise the headlines of the measured messages and of every stream
-    /// of background streams, and what is particular to casts, images, aggregation and plans.
+    /// Compares two results. With `all` every measure is compared, otherwise the headlines of the measured messages and of
+    /// background streams, and what is particular to casts, images, aggregation and plans.
     ///
     /// Points are the same if their labels and swept values are. If those of one sweep have no counterpart at all, points with a
     /// label that is unique on both sides are.
