@@ -631,9 +631,9 @@ mod tests {
     }
 
     proptest! {
-        /// Nothing is faster than its idle path; no host sends or receives more than its link carries; as long as there is
-        /// work for a pair of free ports, it is done (the schedule is a maximal matching), so that all ends by the sum of all
-        /// messages.
+        /// Nothing is faster than its idle path, and no host sends or receives more than its link carries. As long as
+        /// there is work for a pair of free ports, it is done (the schedule is a maximal matching). So all ends by the
+        /// sum of all messages.
         #[test]
         fn messages_keep_to_their_links(
             messages in proptest::collection::vec((0_u64..300, 0_u32..5, 1_u32..5, 1_u64..200_000), 1..40),

@@ -1,9 +1,9 @@
 //! A synthetic text, by the number of times that each of its words occurs.
 //!
 //! The frequencies follow Zipf and Mandelbrot: the word of rank `r` has a share proportional to `1 / (r + shift)^exponent`. The defaults
-//! are fitted to the GNU Collaborative Dictionary of English (40 MB, 5,404,311 words, 219,512 of them distinct): the
-//! expected number of distinct words is 219,512, and the pairs after combining at 3 and 7 workers with shuffled blocks are 326,469 and
-//! 440,117, where the dictionary has 327,046 and 443,422.
+//! are fitted to the GNU Collaborative Dictionary of English (40 MB, 5,404,311 words, 219,512 of them distinct). The
+//! expected number of distinct words is 219,512. The pairs after combining at 3 and 7 workers with shuffled blocks are
+//! 326,469 and 440,117, where the dictionary has 327,046 and 443,422.
 
 use std::sync::LazyLock;
 

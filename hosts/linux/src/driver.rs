@@ -25,9 +25,9 @@ use crate::wait;
 /// The most calls to receive from one socket in a turn, so that timers and sending are served under load.
 const RECEIVE_CALLS: usize = 4;
 
-/// With [`Driver::dropping_stale`], datagrams for which the socket's buffer had no room are dropped when the driver has not tried to send
-/// them for this long: the host stood still or its link is very slow, and peers take a packet for lost, and its exchange for ended,
-/// before. The value is how late packets may be that transports expect.
+/// With [`Driver::dropping_stale`], datagrams for which the socket's buffer had no room are dropped when the driver has
+/// not tried to send them for this long. Then the host stood still or its link is very slow, and peers have taken the
+/// packet for lost, and its exchange for ended, before. The value is how late packets may be that transports expect.
 const STALE: Span = Span::from_ms(200);
 
 /// What a [`Driver`] needs of the machine that it runs on. [`UdpSocket`] is the operating system's; a simulator provides another

@@ -1,8 +1,8 @@
 //! How much memory a server keeps for a peer that has made one call and is idle.
 //!
-//! `cargo bench -p rackweave-rpc --bench idle_peers --config profile.bench.lto=false` starts a server of each kind as a process of its own, makes one call
-//! from each of 100, 1,000 and 10,000 peers (addresses 127.1.0.0 and up), and prints the resident memory of the server that no
-//! file backs, for each peer beyond the first 100.
+//! `cargo bench -p rackweave-rpc --bench idle_peers --config profile.bench.lto=false` starts a server of each kind as a
+//! process of its own, and makes one call from each of 100, 1,000 and 10,000 peers (addresses 127.1.0.0 and up). It
+//! prints the resident memory of the server that no file backs, for each peer beyond the first 100.
 
 use std::io::{BufRead, BufReader, Write};
 use std::net::{Ipv4Addr, SocketAddr};

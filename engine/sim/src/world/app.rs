@@ -1,10 +1,9 @@
 //! Drives the hosts' applications: passes their actions to the transports, the transports' events to them, and their
 //! records to the collector.
 //!
-//! The simulator knows more than any host. It uses that in four places where a real network would need packets: the
-//! sender of a one-way message is notified of its arrival at once; a failure at one end is a failure at the other;
-//! what is cancelled because of that is cancelled at both ends; and receivers know the stream that a message belongs
-//! to.
+//! The simulator knows more than any host. It uses that in four places where a real network would need packets. The
+//! sender of a one-way message is notified of its arrival at once. A failure at one end is a failure at the other. What
+//! is cancelled because of that is cancelled at both ends. Receivers know the stream that a message belongs to.
 
 use std::collections::{BTreeSet, VecDeque};
 

@@ -125,9 +125,9 @@ pub struct Config {
     /// (`HomaModule` 2026, `homa_request_retrans`), or only the first gap, or the first packet (2023,
     /// `homa_get_resend_range`).
     pub resend_all_gaps: bool,
-    /// Whether RESENDs are those of `HomaModule` 2023, `homa_check_rpc`: a peer gets one RESEND in each
-    /// `resend_interval`, however many of its messages have gaps and whatever it has sent since; the messages take
-    /// turns; and `timeout_resends` of them without any packet from the peer make all of its messages fail.
+    /// Whether RESENDs are those of `HomaModule` 2023, `homa_check_rpc`. A peer gets one RESEND in each
+    /// `resend_interval`, however many of its messages have gaps and whatever it has sent since. The messages take
+    /// turns. `timeout_resends` of them without any packet from the peer make all of its messages fail.
     /// Otherwise intervals and timeouts are those of each message, as in 2026 (`homa_timer_check_rpc`).
     pub one_resend_per_peer: bool,
     /// Whether a sender that has not sent all granted bytes answers a RESEND with BUSY and retransmits nothing
@@ -399,9 +399,9 @@ impl Config {
     /// `link`, with its recovery from losses since June 2025 (docs/protocols/homa.md#homa-loss). `max_restarts` is our
     /// choice, and so are the random delays of RESENDs that come with it; with 0 they are the module's.
     ///
-    /// Two rules of the module's `homa_grant.c` differ: it fills places of the overcommitment that no other peer claims with
-    /// further messages of one peer (`homa_grant_find_victim`), where one message of each peer is granted here, and it grants the
-    /// oldest message by time (`homa_grant_check_fifo`), here by bytes.
+    /// Two rules of the module's `homa_grant.c` differ. It fills places of the overcommitment that no other peer claims
+    /// with further messages of one peer (`homa_grant_find_victim`); here one message of each peer is granted. It
+    /// grants the oldest message by time (`homa_grant_check_fifo`), here by bytes.
     #[must_use]
     pub fn linux_2026(link: Rate) -> Self {
         const DATA_HEADER: u32 = frame::IPV4 + 56;
@@ -519,9 +519,9 @@ impl Config {
         least + (mix(id ^ u64::from(busy) << 48) % u64::from(most - least + 1)) as u16
     }
 
-    /// Number of ticks by which the next RESEND is delayed after `asked` RESENDs for this RPC: pseudo-random
-    /// per RPC, in a range that doubles each time, so that many senders whose packets were lost in one full
-    /// buffer do not fill it again in one tick (our choice).
+    /// Number of ticks by which the next RESEND is delayed after `asked` RESENDs for this RPC. It is pseudo-random per
+    /// RPC, in a range that doubles each time, so that many senders whose packets were lost in one full buffer do not
+    /// fill it again in one tick (our choice).
     pub(super) fn spread(&self, id: u64, asked: u16) -> u16 {
         if self.max_restarts == 0 {
             return 0;

@@ -30,14 +30,13 @@
 //! memory.
 //!
 //! # Memory
-//! For any input, a host holds at most [`Config::max_rpcs`] RPCs (further ones are refused with
-//! [`Refused::Busy`], or dropped if a peer starts them) of up to [`Config::max_gaps`] ranges each; as many
-//! peers, with [`Config::max_acks_queued`] ids each, where idle peers make room for new ones;
-//! [`Config::max_finished`] ids of finished RPCs, for [`Config::finished_ticks`]; and [`Config::max_control`]
-//! control packets, besides a GRANT for each RPC. State of a silent peer is discarded after
-//! [`Config::patience`], with a failure if the application waits for it ([`FailReason::PeerSilent`]); an
-//! arriving response is kept up to four times as long if many others are repaired first. A delivered request
-//! stays until the application answers or cancels it.
+//! For any input, a host holds at most [`Config::max_rpcs`] RPCs of up to [`Config::max_gaps`] ranges each. Further
+//! RPCs are refused with [`Refused::Busy`], or dropped if a peer starts them. It holds at most as many peers, with
+//! [`Config::max_acks_queued`] ids each; idle peers make room for new ones. It holds at most [`Config::max_finished`]
+//! ids of finished RPCs, for [`Config::finished_ticks`], and [`Config::max_control`] control packets, besides a GRANT
+//! for each RPC. State of a silent peer is discarded after [`Config::patience`], with a failure if the application
+//! waits for it ([`FailReason::PeerSilent`]); an arriving response is kept up to four times as long if many others are
+//! repaired first. A delivered request stays until the application answers or cancels it.
 
 pub mod config;
 pub mod cutoffs;

@@ -49,9 +49,10 @@ pub struct Config {
     /// Whether an epoch without marks activates an inactive flow, if there are fewer active ones than D (our
     /// choice; on slide 12 only the end of a flow activates another).
     pub wake_in_quiet_epochs: bool,
-    /// Whether a flow that arrives after a mark is paused only while there are at least D active flows, so that it could not get a
-    /// packet in a round trip (our reading of slide 12's "highly concurrent flows" and slide 6's "a flow may not send an entire
-    /// packet in a RTT"). Otherwise it is paused while any flow is active (slide 12, literally).
+    /// Whether a flow that arrives after a mark is paused only while there are at least D active flows, so that it
+    /// could not get a packet in a round trip. (Our reading of slide 12's "highly concurrent flows" and slide 6's "a
+    /// flow may not send an entire packet in a RTT".) Otherwise it is paused while any flow is active (slide 12,
+    /// literally).
     pub pause_only_if_full: bool,
     /// Minimum length, in packets, of a message whose first window is followed by an adjoint packet (slide 8:
     /// 1, so that all are). On hosts 2 is our choice: the adjoint packet of a single-packet message costs as

@@ -35,11 +35,11 @@ impl Delays {
 /// A packet whose transmission is timed: for each flow at most one first transmission and one retransmission.
 ///
 /// Data carries a flag that distinguishes the two. A packet has exactly one first transmission, triggered by the driving
-/// packet, or by a loss packet if the driving packet was lost. Only in the former case the time since the driving packet is a
-/// delay, and this is known if no loss packet was sent, or if the sender has confirmed that it had sent the packet when the
-/// loss packet arrived: by retransmitting it, or by an adjoint packet before. Retransmissions arrive in the order of the loss
-/// packets that triggered them. If there were several of these, the first retransmission to arrive belongs to the first of them
-/// if another one follows.
+/// packet, or by a loss packet if the driving packet was lost. Only in the former case the time since the driving
+/// packet is a delay. This is known if no loss packet was sent, or if the sender has confirmed that it had sent the
+/// packet when the loss packet arrived: by retransmitting it, or by an adjoint packet before. Retransmissions arrive in
+/// the order of the loss packets that triggered them. If there were several of these, the first retransmission to
+/// arrive belongs to the first of them if another one follows.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Timed {
     number: u32,
@@ -130,9 +130,9 @@ mod tests {
         Time::from_ns(us * 1_000)
     }
 
-    /// What is known of packet 5 after events at 10, 20, ... us: `d`: the first transmission arrives; `r`: a
-    /// retransmission; `L`: a loss packet is sent for it; `l`: one for other packets; `A`: an adjoint packet arrives by
-    /// which it was sent; `a`: one by which it was not; `n`: a later packet arrives; `z`: a much later one.
+    /// What is known of packet 5 after events at 10, 20, ... us. `d`: the first transmission arrives; `r`: a
+    /// retransmission. `L`: a loss packet is sent for it; `l`: one for other packets. `A`: an adjoint packet arrives by
+    /// which it was sent; `a`: one by which it was not. `n`: a later packet arrives; `z`: a much later one.
     /// The result is the delay in us, `-` if the timing ended without one, `?` if it has not ended.
     fn result(mut timed: Timed, events: &str) -> String {
         for (n, event) in (1..).zip(events.chars()) {

@@ -75,9 +75,9 @@ impl Outgoing {
         if !has_restarted {
             self.note(next, sack, packet, max_gaps);
         }
-        // After a probe nothing should be in flight. If the receiver misses packets then, its state is what counts (our choice):
-        // acknowledgements of it and of the one before its restart may together be of more than either has, and a late one of before
-        // this host's restart may have named a number that is now another packet's.
+        // After a probe nothing should be in flight. If the receiver misses packets then, its state is what counts (our
+        // choice). Acknowledgements of it and of the one before its restart may together be of more than either has. A
+        // late one of before this host's restart may have named a number that is now another packet's.
         let is_probed = core::mem::take(&mut self.probed) && answered.is_none();
         // A receiver that has all packets says so by another packet: these acknowledgements are of two receivers.
         let is_reset = has_restarted || is_probed || self.acked.prefix() >= self.packets;

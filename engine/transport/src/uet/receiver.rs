@@ -173,9 +173,10 @@ impl Incoming {
         }
     }
 
-    /// Takes note of what the sender asks for; returns whether it wants credit: with EQDS if it asks for more than it had asked for,
-    /// even if it got more than that while nobody else wanted credit (`docs/protocols/uet.md#eqds-pulls`), otherwise if it asks for more than
-    /// it got. An honest sender asks for a window at most, beyond what it has got.
+    /// Takes note of what the sender asks for; returns whether it wants credit. With EQDS it does if it asks for more
+    /// than it had asked for, even if it got more than that while nobody else wanted credit
+    /// (`docs/protocols/uet.md#eqds-pulls`). Otherwise it does if it asks for more than it got. An honest sender asks
+    /// for a window at most, beyond what it has got.
     fn asked_for(&mut self, target: u32, window: u32, credit: Credit) -> bool {
         let before = self.target;
         self.target = before.max(target.min(self.pull.saturating_add(window)));

@@ -32,10 +32,10 @@
 //!
 //! In bitmaps, bit `i` is bit `i % 8` (the lowest is 0) of byte `i / 8`. Subtype 8 is PROGRESS of later versions of Frisbee, which is not
 //! decoded (`docs/protocols/swp2p.md#frisbee-packets`). Subtypes 9 to 14 are SWP2P's. Its slides fix only that a report has Frisbee's header and a
-//! bitmap of 1024 bytes. The report's subtype and its fields `image` and `window` are our choice, as are the other messages: the slides give
-//! no number, and 9 is the first that no version of Frisbee known to us uses; a bitmap by itself covers one image of at most 8192 chunks.
-//! Frisbee's requests cannot span chunks, and its joins say neither how many clients there are nor which image is meant, so SWP2P has
-//! its own.
+//! bitmap of 1024 bytes. The report's subtype and its fields `image` and `window` are our choice, as are the other
+//! messages. The slides give no number, and 9 is the first that no version of Frisbee known to us uses. A bitmap by
+//! itself covers one image of at most 8192 chunks. Frisbee's requests cannot span chunks, and its joins say neither how
+//! many clients there are nor which image is meant, so SWP2P has its own.
 
 mod auth;
 mod codec;

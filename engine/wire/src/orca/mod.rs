@@ -15,9 +15,9 @@
 //!
 //! - Kinds: 1 data with the pilot label, 2 with the rack label, 3 with none; 4 control for the rack's active agent,
 //!   6 [`Body::SetActive`], 7 [`Body::Ping`], 8 [`Body::Pong`], 9 [`Body::Sync`], 10 [`Body::SyncDone`], 5 other control.
-//! - Flags: 0x80 the check was made with a key, 0x40 repair, 0x20 end, 0x10 parity (then the payload begins with its
-//!   index, data and parity packets of the block, each one byte, and two bytes of the last packet's length; they are clear
-//!   in a sealed packet too), 0x08 the payload is sealed under the session's key, see [`associated`].
+//! - Flags: 0x80 the check was made with a key, 0x40 repair, 0x20 end, 0x10 parity, 0x08 the payload is sealed under
+//!   the session's key, see [`associated`]. A parity's payload begins with its index, data and parity packets of the
+//!   block, each one byte, and two bytes of the last packet's length; they are clear in a sealed packet too.
 //! - Control has a label of one word, zero. Its body: sender (4 bytes), destination (4), tag (1), fields. So without a
 //!   key the tag is at byte 28, and `SetActive`'s rack, agent and epoch are at 29, 31 and 32.
 //!

@@ -10,10 +10,11 @@ use crate::frame::{host_at, ip_address};
 /// address, which no host has. A master with several addresses need not know by which of them a worker reaches it.
 pub const MASTER: HostId = HostId(u32::MAX);
 
-/// Returns the number of the host or switch with an IPv4 address: for 10.0.0.0/8 the last 24 bits, as the user-space switch numbers its
-/// hosts; for 172.16.0.0/12 the address of the switch with that number ([`rackweave_core::Destination::Switch`]); and for all others
-/// the address itself, most significant byte first. `None` for addresses whose own number would be one of the first two, 0.0.0.0/8 and
-/// 128.0.0.0/12, and for multicast and broadcast addresses. [`address_of`] is the inverse.
+/// Returns the number of the host or switch with an IPv4 address. For 10.0.0.0/8 it is the last 24 bits, as the
+/// user-space switch numbers its hosts; for 172.16.0.0/12 the address of the switch with that number
+/// ([`rackweave_core::Destination::Switch`]). For all others it is the address itself, most significant byte first.
+/// `None` for addresses whose own number would be one of the first two, 0.0.0.0/8 and 128.0.0.0/12, and for multicast
+/// and broadcast addresses. [`address_of`] is the inverse.
 #[must_use]
 pub const fn number_of(address: Ipv4Addr) -> Option<HostId> {
     let octets = address.octets();

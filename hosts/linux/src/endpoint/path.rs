@@ -1,11 +1,12 @@
 //! The MTU of the path to a peer: whether long datagrams arrive, and how long ones that do may be.
 //!
 //! The kernel learns a smaller MTU from ICMP and then divides datagrams itself; where no such message comes (a bridge, a tunnel, a
-//! firewall), long datagrams vanish while short ones arrive, and a call would fail only by its deadline. This is packetization layer path MTU
-//! discovery (RFC 8899) with padded probes: while long datagrams are sent, their length is confirmed by a probe now and then, and if
-//! probes of it do not arrive and shorter ones do, a black hole is detected (RFC 8899, section 4.3). From then on longer
-//! datagrams are sent in fragments ([`super::fragments`]). The two lengths of fragments stand in for a search (section 5.3): a datagram is
-//! divided evenly, so that an exact MTU would rarely save one. Lengths are those of UDP payload.
+//! firewall), long datagrams vanish while short ones arrive, and a call would fail only by its deadline. This is
+//! packetization layer path MTU discovery (RFC 8899) with padded probes. While long datagrams are sent, their length is
+//! confirmed by a probe now and then. If probes of it do not arrive and shorter ones do, a black hole is detected (RFC
+//! 8899, section 4.3). From then on longer datagrams are sent in fragments ([`super::fragments`]). The two lengths of
+//! fragments stand in for a search (section 5.3): a datagram is divided evenly, so that an exact MTU would rarely save
+//! one. Lengths are those of UDP payload.
 
 use rackweave_core::{Span, Time};
 use smallvec::SmallVec;

@@ -5,15 +5,16 @@
 //! simulated [`platform`]. Above it, `app` does with its events what `rackweave_rpc` does: calls to a peer that has restarted
 //! fail, and are cancelled before the next turn.
 //!
-//! Processes are killed and started again, with a clock that begins anywhere up to an hour before the end of its range and a time of day
-//! that may jump; they handle nothing for a while; links lose, repeat and delay datagrams, have MTUs, and drop what a queue has no room for;
-//! and somebody replays recorded datagrams from true and from false addresses, returns them to their senders, changes their bits, and forges
-//! notices (with a key), or forges HELLOs without having seen any (without).
+//! Processes are killed and started again, with a clock that begins anywhere up to an hour before the end of its range
+//! and a time of day that may jump. They handle nothing for a while. Links lose, repeat and delay datagrams, have MTUs,
+//! and drop what a queue has no room for. Somebody replays recorded datagrams from true and from false addresses,
+//! returns them to their senders, and changes their bits. With a key it forges notices; without one it forges HELLOs
+//! without having seen any.
 //!
-//! What must hold (docs/ops/rpc.md#how-often-a-call-is-executed): no server executes a call twice, also not after a restart; every
-//! answer is the one of its call; a call fails only if one of its hosts was killed or stood still, or its server was
-//! started again and the client had not learnt of it; a peer is reported as restarted only if it was; all calls end; and when all is
-//! quiet, no endpoint holds any bytes.
+//! What must hold (docs/ops/rpc.md#how-often-a-call-is-executed): no server executes a call twice, also not after a
+//! restart, and every answer is the one of its call. A call fails only if one of its hosts was killed or stood still,
+//! or its server was started again and the client had not learnt of it. A peer is reported as restarted only if it was.
+//! All calls end; when all is quiet, no endpoint holds any bytes.
 
 mod app;
 mod draw;

@@ -1,13 +1,15 @@
 //! Casts with processes and disks: `cast receive` at up to three hosts, with the store of received files on a simulated disk,
 //! and `cast send`, which is repeated until every host has everything.
 //!
-//! Processes are killed, also in the middle of an operation of their disk, and started again; machines lose power, and with it what was
-//! not synced; processes handle nothing for a while; disks are full, fail, and write less than they were given; links have MTUs and
-//! rates of their own; clocks begin anywhere up to an hour before the end of their range. Half of the seeds have a key: processes that are
-//! started again have lost their sessions, somebody replays, returns, changes and cuts off recorded datagrams, and a receiver forges data
-//! for the others, which verify what they pass on. The code is the product's from datagrams to files: [`rackweave_cast::orca::Engine`] on
-//! simulated sockets, clocks and random numbers ([`super::platform`]), whose sinks ([`rackweave_cast::sink::Folder`]) work on a simulated
-//! disk. What a thread does there is done step by step, each when the disk has had its time, which it may also let pass without an answer.
+//! Processes are killed, also in the middle of an operation of their disk, and started again. Machines lose power, and
+//! with it what was not synced. Processes handle nothing for a while. Disks are full, fail, and write less than they
+//! were given. Links have MTUs and rates of their own. Clocks begin anywhere up to an hour before the end of their
+//! range. Half of the seeds have a key: processes that are started again have lost their sessions, somebody replays,
+//! returns, changes and cuts off recorded datagrams, and a receiver forges data for the others, which verify what they
+//! pass on. The code is the product's from datagrams to files: [`rackweave_cast::orca::Engine`] on simulated sockets,
+//! clocks and random numbers ([`super::platform`]), whose sinks ([`rackweave_cast::sink::Folder`]) work on a simulated
+//! disk. What a thread does there is done step by step, each when the disk has had its time, which it may also let pass
+//! without an answer.
 //!
 //! What must hold: a file that has its name has the bytes that were sent, or its earlier bytes. What was reported as
 //! complete, by a receiver or by exit code 0, is complete, and with `--sync` would be after a power failure at that

@@ -37,39 +37,8 @@ impl PointResult {
         let main = samples(&by_stream[0], &result, spec.unfinished);
         let (slowdown, latency_us) = distributions(&main);
         let window = Window::of(spec, &result, &by_stream[0]);
-        let summary_of = |messages: &[&MessageRecord], names: [&str; 3], measured: Measured| {
-            stream_summary(spec, &result, messages, names, measured)
-        };
-        let halves = |stream: usize| {
-            let workload = &spec.config.streams.get(stream.checked_sub(first)?)?.workload;
-            window.halves(&by_stream[stream], &result, workload, spec.unfinished)
-        };
         let recovery = |stream: usize| recovery_of(&result, stream);
-        let all_streams = (streams > 1 && first == 0).then(|| {
-            let all: Vec<&MessageRecord> = by_stream.iter().flatten().copied().collect();
-            summary_of(
-                &all,
-                ["all", &spec.transport, "all streams"],
-                Measured {
-                    goodput_gbps: (0..streams).map(goodput).sum(),
-                    recovery: recovery_of_all(&result),
-                    rounds: None,
-                    halves: None,
-                },
-            )
-        });
-        let background = by_stream.iter().enumerate().skip(1).map(|(stream, messages)| {
-            let config = &spec.config.streams[stream - first];
-            let arrivals = config.workload.pattern.name();
-            let names = [arrivals, config.transport.name(), &spec.labels[stream]];
-            let measured = Measured {
-                goodput_gbps: goodput(stream),
-                recovery: recovery(stream),
-                rounds: window.rounds(&config.workload),
-                halves: halves(stream),
-            };
-            summary_of(messages, names, measured)
-        });
+        let (background, all_streams) = streams_of(spec, &result, &by_stream, &goodput);
         let counters = &result.counters;
         let by_reason = DropReason::ALL.iter().zip(counters.drops).filter(|(_, drops)| *drops > 0);
         let summary = PointSummary {
@@ -98,12 +67,14 @@ impl PointResult {
             simulated_us: result.ended_at.as_us_f64(),
             measured_us: result.measured.as_us_f64(),
             window_us: window.length().as_us_f64(),
-            halves: halves(0),
+            halves: spec.config.streams.first().filter(|_| first == 0).and_then(|stream| {
+                window.halves(&by_stream[0], &result, &stream.workload, spec.unfinished)
+            }),
             drops_by_reason: by_reason.map(|(r, n)| (r.name().to_owned(), n.into())).collect(),
             refused: result.refused,
             peak_packets: result.peak_packets,
             verified_messages: result.verified_messages,
-            background: background.collect(),
+            background,
             all_streams,
             study: StudySummary::default(),
             doubts: Vec::new(),
@@ -134,6 +105,50 @@ impl PointResult {
             lacks_rivals: false,
         }
     }
+}
+
+/// Returns the results of background streams, and of all streams together if messages are measured.
+fn streams_of(
+    spec: &PointSpec,
+    result: &RunResult,
+    by_stream: &[Vec<&MessageRecord>],
+    goodput: &dyn Fn(usize) -> f64,
+) -> (Vec<StreamSummary>, Option<StreamSummary>) {
+    let first = usize::from(!spec.study.is_messages());
+    let (streams, window) = (by_stream.len(), Window::of(spec, result, &by_stream[0]));
+    let summary_of = |messages: &[&MessageRecord], names: [&str; 3], measured: Measured| {
+        stream_summary(spec, result, messages, names, measured)
+    };
+    let halves = |stream: usize| {
+        let workload = &spec.config.streams.get(stream.checked_sub(first)?)?.workload;
+        window.halves(&by_stream[stream], result, workload, spec.unfinished)
+    };
+    let all_streams = (streams > 1 && first == 0).then(|| {
+        let all: Vec<&MessageRecord> = by_stream.iter().flatten().copied().collect();
+        summary_of(
+            &all,
+            ["all", &spec.transport, "all streams"],
+            Measured {
+                goodput_gbps: (0..streams).map(goodput).sum(),
+                recovery: recovery_of_all(result),
+                rounds: None,
+                halves: None,
+            },
+        )
+    });
+    let background = by_stream.iter().enumerate().skip(1).map(|(stream, messages)| {
+        let config = &spec.config.streams[stream - first];
+        let arrivals = config.workload.pattern.name();
+        let names = [arrivals, config.transport.name(), &spec.labels[stream]];
+        let measured = Measured {
+            goodput_gbps: goodput(stream),
+            recovery: recovery_of(result, stream),
+            rounds: window.rounds(&config.workload),
+            halves: halves(stream),
+        };
+        summary_of(messages, names, measured)
+    });
+    (background.collect(), all_streams)
 }
 
 /// What is measured of a stream in addition to its messages.

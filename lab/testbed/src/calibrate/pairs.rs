@@ -1,8 +1,8 @@
 //! What pairs cost: jobs that count words, with and without a switch that adds up.
 //!
-//! A pair costs what its sender, its receiver or the switch process needs for it beyond its packet: of the processor time of an upload, what is
-//! left when its system calls, packets, bytes and wake-ups are subtracted by the costs that the other loads have given. Those costs do not
-//! depend on these loads.
+//! A pair costs what its sender, its receiver or the switch process needs for it beyond its packet. This is the rest of
+//! the processor time of an upload when its system calls, packets, bytes and wake-ups are subtracted by the costs that
+//! the other loads have given. Those costs do not depend on these loads.
 
 use rackweave_lab::scenario::ScenarioText;
 

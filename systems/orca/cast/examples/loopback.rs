@@ -1,6 +1,7 @@
-//! What a key costs: sends a file of some MiB to some receivers over loopback, in turns without and with a key, and prints how long each
-//! cast takes; then what BLAKE3 takes by length, and what copying to a place in memory and hashing there takes, at once in pieces, or later,
-//! when the bytes have left the cache. `cargo run --release -p rackweave-cast --example loopback -- 512 4 3`
+//! What a key costs. Sends a file of some MiB to some receivers over loopback, in turns without and with a key, and
+//! prints how long each cast takes. Then it prints what BLAKE3 takes by length, and what copying to a place in memory
+//! and hashing there takes: at once in pieces, or later, when the bytes have left the cache.
+//! `cargo run --release -p rackweave-cast --example loopback -- 512 4 3`
 
 use std::error::Error;
 use std::hint::black_box;

@@ -1,9 +1,9 @@
 //! Line charts as SVG text.
 //!
-//! It does not use a plotting crate. `plotters`, the best maintained one, rounds coordinates to whole pixels, writes
-//! colours and fonts into every element, so that a page's light and dark styles cannot affect them, draws a dashed line
-//! as one element per dash, and supports neither gaps in a line nor ticks by unit. Only one kind of chart is needed
-//! here.
+//! It does not use a plotting crate. `plotters`, the best maintained one, rounds coordinates to whole pixels. It writes
+//! colours and fonts into every element, so that a page's light and dark styles cannot affect them. It draws a dashed
+//! line as one element per dash, and supports neither gaps in a line nor ticks by unit. Only one kind of chart is
+//! needed here.
 //!
 //! A chart has one of two themes. Inside a page, the style sheet colours the classes; a separate file has its own
 //! style, for a white background (an image in a README).

@@ -11,8 +11,9 @@
 //! - *Load* is the number of requests that were redirected to a holder and not yet covered by a report of the requester.
 //!
 //! - *Accusations*: who has received a damaged chunk is not sent to its holder again, and if two clients say so, nobody is, for
-//!   [`Config::accusation`]. For others, only what a client says counts that has reported chunks which it had requested, and about at most two
-//!   holders at a time, so that two clients that lie leave out at most two honest holders, for as long as they go on lying.
+//!   [`Config::accusation`]. For others, only what a client says counts that has reported chunks which it had
+//!   requested, and about at most two holders at a time. So two clients that lie leave out at most two honest holders,
+//!   for as long as they go on lying.
 //! - *Late holders*: a request that is repeated reports that its holder was silent. The requester is not sent there for a time that doubles
 //!   ([`Config::late`]), until a report covers a request that was. It is not held against a holder by others: whoever lies
 //!   about a holder loses it for itself.

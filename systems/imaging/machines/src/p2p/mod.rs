@@ -19,10 +19,11 @@
 //! can redirect a request without either end noticing, and the requester verifies a chunk before it counts, is reported,
 //! or is served.
 //!
-//! What the slides leave open is our choice, and documented where it is decided: the cadence of reports
-//! ([`client::Config::report_every`]), the form of a batch, how clients learn their number, the load of holders
-//! ([`super::directory`]), what a holder without a chunk does ([`client`]), when a request is repeated, and how long a client stays
-//! ([`client::Config::linger`]).
+//! What the slides leave open is our choice, and documented where it is decided:
+//!
+//! - the cadence of reports ([`client::Config::report_every`]), the form of a batch, and when a request is repeated;
+//! - how clients learn their number, and how long a client stays ([`client::Config::linger`]);
+//! - the load of holders ([`super::directory`]), and what a holder without a chunk does ([`client`]).
 
 pub mod client;
 pub mod node;

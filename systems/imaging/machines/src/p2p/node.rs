@@ -1,5 +1,6 @@
-//! SWP2P's machines as nodes of a network: control messages are datagrams, and a chunk is one message of a [`Carrier`]: of a transport,
-//! usually TCP, whose machine runs in the node, or a flow of the simulator, for runs with more packets than can be simulated.
+//! SWP2P's machines as nodes of a network. Control messages are datagrams, and a chunk is one message of a [`Carrier`].
+//! That is a transport, usually TCP, whose machine runs in the node, or a flow of the simulator, for runs with more
+//! packets than can be simulated.
 //!
 //! Chunks have no bytes in the simulator. What a receiver would find in them, which chunk it is and whether it is damaged, is in
 //! the id of the message.

@@ -66,16 +66,17 @@ const RETRY_MAX: Span = Span::from_ms(500);
 /// The time before the next request after an answer without hashes.
 const PAUSE: Span = Span::from_ms(2);
 
-/// The time after which a receiver that has verified all that it has, and does not need another hash, tells its sender so, by a request for
-/// no bytes; at the end of the stream too, where its disk may take longer than the sender has patience. Until then the sender's source
-/// keeps what the receiver may still have to ask for. Much shorter than the time for which a receiver may be silent, and so long that a
-/// stream under way needs none.
+/// The time after which a receiver that has verified all that it has, and does not need another hash, tells its sender
+/// so, by a request for no bytes. It does so at the end of the stream too, where its disk may take longer than the
+/// sender has patience. Until then the sender's source keeps what the receiver may still have to ask for. Much shorter
+/// than the time for which a receiver may be silent, and so long that a stream under way needs none.
 const ACK_AFTER: Span = Span::from_ms(100);
 
-/// A session in which packets that count as replays have brought more than [`STALLED_SHARE`] times the bytes that have become readable,
-/// for this long and in this many packets, is taken for one in which another receiver has used later numbers of packets than the sender.
-/// Networks duplicate packets, but not all of them as often and for this long. Progress does not begin the count again: that receiver
-/// could send a few of the right bytes now and then. The values are our choice.
+/// Another receiver is taken to have used later numbers of packets than the sender if packets that count as replays
+/// dominate a session. They do if they have brought more than [`STALLED_SHARE`] times the bytes that have become
+/// readable, for this long and in this many packets. Networks duplicate packets, but not all of them as often and for
+/// this long. Progress does not begin the count again: that receiver could send a few of the right bytes now and then.
+/// The values are our choice.
 const STALLED_AFTER: Span = Span::from_ms(500);
 const STALLED_REPLAYS: u32 = 64;
 const STALLED_SHARE: u64 = 4;

@@ -53,8 +53,9 @@ impl Window {
         self.room
     }
 
-    /// Returns how many bytes of memory a window of `room` bytes may need: those of the window and as many of parities, which
-    /// replace missing bytes, the blocks that wait to be used again, two that were passed on, and two that are used in part.
+    /// Returns how many bytes of memory a window of `room` bytes may need. These are the bytes of the window and as
+    /// many of parities, which replace missing bytes. The blocks that wait to be used again are added, and two blocks
+    /// that were passed on, and two that are used in part.
     #[must_use]
     pub const fn memory(room: u64) -> u64 {
         let block = BLOCK as u64;

@@ -1,9 +1,9 @@
 //! The slots of a job that adds up vectors.
 //!
-//! SwitchML (`docs/protocols/ordc.md#switchml`) has two versions of each slot and a bitmap of workers for each: a worker uses a slot
-//! again when it has the result of its last use, so that whoever sends the next chunk but one shows that all have the result that it
-//! overwrites. There a packet names slot and version only; here a version also knows the number of its chunk, so that a packet that is
-//! late by any time is recognised.
+//! SwitchML (`docs/protocols/ordc.md#switchml`) has two versions of each slot and a bitmap of workers for each. A
+//! worker uses a slot again when it has the result of its last use. So whoever sends the next chunk but one shows that
+//! all have the result that it overwrites. There a packet names slot and version only; here a version also knows the
+//! number of its chunk, so that a packet that is late by any time is recognised.
 
 use core::ops::Range;
 

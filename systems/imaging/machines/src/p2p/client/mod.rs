@@ -1,11 +1,12 @@
 //! A client: requests chunks in the order of its index, verifies and reports them, serves them to others, and stays for a
 //! while after it has them all.
 //!
-//! - *Requests*: as many chunks as [`Config::outstanding`] are on request at a time, in batches. A chunk is requested again when
-//!   none has arrived for a timeout: that of RFC 6298, computed over the times between request and chunk, at most twice the
-//!   smoothed time, and at least [`Config::retry`]; or, although others arrive, when these are four times as many as were on request. The
-//!   number of tries is in the request, by which a directory chooses another holder. Frisbee's fixed delay of 1 s would repeat each request where a
-//!   chunk takes longer than that.
+//! - *Requests*: as many chunks as [`Config::outstanding`] are on request at a time, in batches. A chunk is requested
+//!   again when none has arrived for a timeout. It is that of RFC 6298, computed over the times between request and
+//!   chunk, at most twice the smoothed time, and at least [`Config::retry`]. Although others arrive, a chunk is also
+//!   requested again when these are four times as many as were on request. The number of tries is in the request, by
+//!   which a directory chooses another holder. Frisbee's fixed delay of 1 s would repeat each request where a chunk
+//!   takes longer than that.
 //! - *Serving*: a request for a chunk that is itself on request waits for it; one for any other chunk is returned to the
 //!   server through the switch ([`Body::Return`]), which thereby learns that the chunk is not here. SWP2P's slides do not
 //!   say what happens to it; in LMS a replier returns it likewise. A switch may send the return to another client, which serves

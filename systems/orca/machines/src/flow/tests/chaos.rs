@@ -249,8 +249,9 @@ proptest! {
     }
 }
 
-/// A receiver has had every byte, is restarted with none of them, and `End`, which the sender repeats until it hears that it is complete,
-/// arrives before the sender accepts that it joins again: the receiver stops joining, and reports what the sender does not expect.
+/// A receiver has had every byte, and is restarted with none of them. The sender repeats `End` until it hears that the
+/// receiver is complete. `End` arrives before the sender accepts that it joins again: the receiver stops joining, and
+/// reports what the sender does not expect.
 #[test]
 fn a_receiver_that_is_restarted_behind_the_last_byte_is_invited_again() {
     let config = FlowConfig {
