@@ -272,6 +272,17 @@ pub struct Place<'a> {
     pub name: &'static str,
 }
 
+/// The messages that a transport carries.
+#[derive(Clone, Copy, Debug)]
+pub struct Carried<'a> {
+    /// The path of a stream's table.
+    pub path: &'a str,
+    /// Its messages.
+    pub workload: &'a WorkloadConfig,
+    /// Those of all streams over the same transport, in the scenario's order. A host has one machine for all of them.
+    pub all: &'a [&'a WorkloadConfig],
+}
+
 impl Place<'_> {
     /// Returns an error about an invalid value, which is in the subtable of the choice or else in the table itself.
     pub fn bad(self, key: &str, message: impl Into<String>) -> Problem {
@@ -289,17 +300,12 @@ impl Place<'_> {
     }
 
     /// Returns an error if the workload has messages that are too long for the transport.
-    pub fn refuse_longer_messages(
-        self,
-        workload: &WorkloadConfig,
-        max: u32,
-    ) -> Result<(), Problem> {
+    pub fn refuse_longer_messages(self, carried: Carried<'_>, max: u32) -> Result<(), Problem> {
+        let Carried { path: table, workload, .. } = carried;
         if is_on_streams(workload) {
             return Ok(());
         }
         let max = u64::from(max);
-        // A background stream contains its transport's table, whereas the measured workload has a separate table.
-        let table = self.path.strip_suffix(".transport").unwrap_or("workload");
         let (key, longest) = match &workload.pattern {
             Pattern::Trace(trace) => ("file", trace.entries().iter().map(|e| e.bytes).max()),
             other => ("sizes", other.sizes().map(SizeDist::max)),

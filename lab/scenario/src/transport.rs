@@ -16,7 +16,6 @@ use rackweave_core::Span;
 use rackweave_sim::Fabric;
 use rackweave_sim::oracle::Rules;
 use rackweave_transport::TransportConfig;
-use rackweave_workload::WorkloadConfig;
 
 use self::datagram::DatagramKeys;
 use self::dcpim::DcPimKeys;
@@ -31,7 +30,7 @@ use self::swift::SwiftKeys;
 pub use self::tcp::TcpKeys;
 use self::uet::UetKeys;
 use super::de::{self, DeError};
-use super::keys::{self, Choice, Place, is_on_streams, read_label};
+use super::keys::{self, Carried, Choice, Place, is_on_streams, read_label};
 use super::problem::{Problem, SweptKeys};
 use super::testbed::World;
 use super::tree::{Entry, Node, Origin, Table, Value};
@@ -93,10 +92,10 @@ macro_rules! transports {
                 &self,
                 place: Place<'_>,
                 fabric: &Fabric,
-                workload: &WorkloadConfig,
+                carried: Carried<'_>,
             ) -> Result<TransportConfig, Problem> {
                 Ok(match self {
-                    $(Self::$Name(keys) => keys.resolve(place, fabric, workload)?.into(),)+
+                    $(Self::$Name(keys) => keys.resolve(place, fabric, carried)?.into(),)+
                 })
             }
         }
@@ -280,7 +279,7 @@ impl Chosen {
         &self,
         world: World,
         fabric: &Fabric,
-        workload: &WorkloadConfig,
+        carried: Carried<'_>,
     ) -> Result<TransportConfig, Problem> {
         if let (World::Simulator, Some("bbr")) = (world, self.kernel_tcp()) {
             return Err(self
@@ -295,7 +294,7 @@ impl Chosen {
                 .bad("name", message)
                 .with_help("`rackweave run` simulates it"));
         }
-        let mut config = self.keys.resolve(self.place(), fabric, workload)?;
+        let mut config = self.keys.resolve(self.place(), fabric, carried)?;
         let of_processes = (world == World::Testbed).then_some(PATIENCE_OF_PROCESSES);
         if let Some(patience) = self.patience.or(of_processes) {
             config = config.patient(patience);
@@ -333,21 +332,21 @@ impl Chosen {
         Ok(config.into())
     }
 
-    /// Checks that the transport has streams if messages are spans of streams. `path` is that of the workload.
+    /// Checks that the transport has streams if messages are spans of streams.
     pub fn check_streams(
         &self,
-        path: &str,
         config: &TransportConfig,
         fabric: &Fabric,
-        workload: &WorkloadConfig,
+        carried: Carried<'_>,
     ) -> Result<(), Problem> {
-        if !is_on_streams(workload) || config.has_streams() {
+        let path = carried.path;
+        if !is_on_streams(carried.workload) || config.has_streams() {
             return Ok(());
         }
         let has_streams = |name: &Name| {
             let keys = name.read_keys(&Table::default(), Origin::new(0, 0..0)).ok()?;
             let place = Place { path: "", name: name.as_str() };
-            keys.resolve(place, fabric, workload).ok().filter(TransportConfig::has_streams)
+            keys.resolve(place, fabric, carried).ok().filter(TransportConfig::has_streams)
         };
         let having = Name::ALL.iter().filter(|name| has_streams(name).is_some());
         let having: Vec<_> = having.map(|name| name.as_str()).collect();

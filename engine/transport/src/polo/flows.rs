@@ -72,6 +72,7 @@ impl Host {
     pub(super) fn end_flow(&mut self, now: Time, slot: u32) {
         self.remove_outstanding(slot, u32::MAX);
         self.scheme.wanting.remove(slot);
+        self.scheme.waiting.remove(slot);
         self.scheme.inactive.remove(slot);
         let Some(place) = self.incoming_mut(slot).and_then(|incoming| incoming.place.take()) else {
             return;
@@ -130,14 +131,20 @@ impl Host {
         self.update_wanting(slot);
     }
 
-    /// Updates whether the flow is among the flows that need driving packets.
+    /// Updates whether the flow needs driving packets, and whether it waits for one with none outstanding.
     pub(super) fn update_wanting(&mut self, slot: u32) {
         let exchange = self.exchanges.get(slot);
         let State::Receiving(incoming) = &exchange.state else { return };
-        if incoming.place.is_some() && incoming.want().is_some() {
-            self.scheme.wanting.set(slot, (incoming.missing, exchange.birth));
-        } else {
+        if incoming.place.is_none() || incoming.want().is_none() {
             self.scheme.wanting.remove(slot);
+            self.scheme.waiting.remove(slot);
+            return;
+        }
+        self.scheme.wanting.set(slot, (incoming.missing, exchange.birth));
+        if incoming.outstanding_in(self.scheme.generation) > 0 {
+            self.scheme.waiting.remove(slot);
+        } else {
+            self.scheme.waiting.push_back(slot);
         }
     }
 
@@ -159,8 +166,15 @@ impl Host {
     }
 
     /// The flow that gets the next driving packet.
+    ///
+    /// A flow whose first window arrived while D was used up has no packet outstanding, and no arrival drives it, as one would by
+    /// slide 8. So it comes before those with fewer missing packets, or it would wait for as long as such flows come (our choice).
     fn choose(&mut self, now: Time, arrival: Option<u32>) -> Option<u32> {
-        let first = self.scheme.wanting.first().map(|(_, slot)| slot);
+        let shortest = self.scheme.wanting.first().map(|(_, slot)| slot);
+        let first = match self.config.order {
+            DriveOrder::Arrival => self.scheme.waiting.first().or(shortest),
+            DriveOrder::FewestLeft => shortest,
+        };
         let Some(arrival) = arrival else { return first };
         let wants = self.scheme.wanting.contains(arrival);
         if wants && (self.config.order == DriveOrder::Arrival || !self.config.wasted_driving_rule) {
@@ -198,7 +212,7 @@ impl Host {
         let State::Receiving(incoming) = &mut exchange.state else { return 0 };
         let (body, count) = match incoming.want() {
             None => {
-                self.scheme.wanting.remove(slot);
+                self.update_wanting(slot);
                 return 0;
             }
             Some(Want::New) => {
@@ -332,6 +346,9 @@ impl Host {
         self.scheme.quiet_epochs = 0;
         self.scheme.generation = self.scheme.generation.wrapping_add(1);
         self.scheme.in_flight = 0;
+        for at in 0..self.scheme.active.len() {
+            self.update_wanting(self.scheme.active[at]);
+        }
         let Some(slot) = self.random_active() else { return };
         if let Some(incoming) = self.incoming_mut(slot) {
             let limit = incoming.limit;

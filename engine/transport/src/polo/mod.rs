@@ -78,6 +78,8 @@ pub struct Polo {
     inactive: List,
     /// Active flows that need driving packets: fewest missing packets first, then oldest.
     wanting: Heap<(u32, u64)>,
+    /// Those of them none of whose packets is outstanding: who has waited longest first.
+    waiting: List,
     /// Whether new flows are paused.
     pausing: bool,
     drives: Drives,
@@ -118,6 +120,7 @@ impl Scheme for Polo {
             active: Vec::new(),
             inactive: List::default(),
             wanting: Heap::default(),
+            waiting: List::default(),
             pausing: false,
             drives: Drives::new(),
             in_flight: 0,
@@ -217,25 +220,29 @@ impl Scheme for Polo {
 
         let polo = &host.scheme;
         assert!(polo.drives.d() <= host.config.max_drives);
-        let (mut active, mut in_flight) = (0, 0);
+        let (mut active, mut in_flight, mut waiting) = (0, 0, 0);
         for exchange in host.exchanges.iter() {
             match &exchange.state {
                 State::Sending(outgoing) => assert!(outgoing.backlog() <= 64),
                 State::Receiving(incoming) => {
                     active += usize::from(incoming.place.is_some());
-                    if incoming.generation == polo.generation {
-                        in_flight += incoming.outstanding;
-                    }
+                    let outstanding = incoming.outstanding_in(polo.generation);
+                    in_flight += outstanding;
+                    let waits =
+                        incoming.place.is_some() && incoming.want().is_some() && outstanding == 0;
+                    waiting += usize::from(waits);
                 }
                 _ => {}
             }
         }
         assert_eq!((active, in_flight), (polo.active.len(), polo.in_flight));
+        assert_eq!(waiting, polo.waiting.len() as usize);
         assert!(polo.inactive.is_empty() || !polo.active.is_empty(), "someone wakes the inactive");
         assert_eq!(polo.active.is_empty(), polo.clock_until == NO_CLOCK);
         if host.exchanges.live() == 0 {
             assert!(polo.ready.is_empty() && polo.resend.is_empty());
             assert!(polo.active.is_empty() && polo.inactive.is_empty() && polo.wanting.is_empty());
+            assert!(polo.waiting.is_empty());
         }
     }
 }

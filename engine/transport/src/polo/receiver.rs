@@ -95,6 +95,11 @@ impl Incoming {
         }
     }
 
+    /// Estimated number of packets that were requested and have not arrived, in the host's current generation.
+    pub(super) const fn outstanding_in(&self, generation: u32) -> u32 {
+        if self.generation == generation { self.outstanding } else { 0 }
+    }
+
     /// Whether packets that were sent or requested have not arrived.
     const fn expects_some(&self) -> bool {
         self.packets - self.missing < self.limit
@@ -268,9 +273,10 @@ impl Host {
             }
             None => {}
         }
-        let is_active = incoming.place.is_some();
+        let (is_active, quiet_since) = (incoming.place.is_some(), incoming.quiet_since);
+        self.update_wanting(slot);
         // Everything that was sent was sent at least a timeout ago, and may be later by the allowance.
-        let is_lost = now.since(incoming.quiet_since) >= self.scheme.lateness.allowance();
+        let is_lost = now.since(quiet_since) >= self.scheme.lateness.allowance();
         if timeout && is_lost {
             self.mark_lost(slot, sent);
         }

@@ -21,7 +21,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use rackweave_scenario::de::DeError;
-use rackweave_scenario::keys::Choice as _;
+use rackweave_scenario::keys::{Carried, Choice as _};
 use rackweave_scenario::problem::{Problem, SweptKeys};
 use rackweave_scenario::source::Sources;
 use rackweave_scenario::sweep::{Axis, PointTree};
@@ -31,6 +31,7 @@ use rackweave_scenario::{
 };
 use rackweave_sim::Fabric;
 use rackweave_sim::config::{RunConfig, StreamConfig};
+use rackweave_workload::WorkloadConfig;
 use serde::{Deserialize, Serialize};
 
 use crate::error::ScenarioError;
@@ -262,6 +263,14 @@ struct PointContext<'a> {
     fabric: &'a Arc<Fabric>,
 }
 
+/// A stream of messages, and the transport that is to carry it.
+struct Stream {
+    /// The path of its table.
+    path: String,
+    chosen: transport::Chosen,
+    workload: WorkloadConfig,
+}
+
 /// Refuses the scheme of a kind of workload as the transport of messages.
 fn refuse_scheme(transport: &tree::Node) -> Result<(), DeError> {
     let Value::Table(table) = &transport.value else { return Ok(()) };
@@ -457,7 +466,8 @@ impl Reader<'_> {
             study: resolved.study,
             ..Streams::default()
         };
-        self.background(background, None, context, &mut streams)?;
+        let read = self.background(background, None, context)?;
+        self.add_streams(&read, context, &mut streams)?;
         Ok(streams)
     }
 
@@ -474,12 +484,15 @@ impl Reader<'_> {
             return Err(missing.at(START));
         };
         let mut streams = Streams { endless: messages.is_endless(), ..Streams::default() };
-        self.stream("workload", messages, ("transport", &transport.node), context, &mut streams)?;
-        self.background(background, Some(transport), context, &mut streams)?;
+        let measured =
+            self.stream("workload".to_owned(), messages, ("transport", &transport.node), context)?;
+        let mut read = vec![measured];
+        read.extend(self.background(background, Some(transport), context)?);
+        self.add_streams(&read, context, &mut streams)?;
         Ok(streams)
     }
 
-    /// Resolves the background streams of messages.
+    /// Reads the background streams of messages.
     ///
     /// Those without a transport have that of the measured messages, if there is one.
     fn background(
@@ -487,9 +500,9 @@ impl Reader<'_> {
         background: Option<&tree::Entry>,
         measured: Option<&tree::Entry>,
         context: PointContext<'_>,
-        streams: &mut Streams,
-    ) -> Result<(), DeError> {
-        let Some(background) = background else { return Ok(()) };
+    ) -> Result<Vec<Stream>, DeError> {
+        let Some(background) = background else { return Ok(Vec::new()) };
+        let mut streams = Vec::new();
         let not_tables = |origin| {
             DeError::new("`background` must be a list of tables", "here")
                 .at(origin)
@@ -513,38 +526,59 @@ impl Reader<'_> {
                         .into());
                 }
             };
-            self.stream(&path, &messages, transport, context, streams)?;
+            streams.push(self.stream(path, &messages, transport, context)?);
         }
-        Ok(())
+        Ok(streams)
     }
 
-    /// Adds a stream: its workload at `path` over the transport of the table at the other path.
+    /// Reads a stream: its workload at `path` over the transport of the table at the other path.
     fn stream(
         &self,
-        path: &str,
+        path: String,
         messages: &workload::Workload,
         transport: (&str, &tree::Node),
         context: PointContext<'_>,
-        streams: &mut Streams,
-    ) -> Result<(), DeError> {
+    ) -> Result<Stream, DeError> {
         let PointContext { swept, fabric } = context;
         refuse_scheme(transport.1)?;
         let chosen = transport::read(transport.1, transport.0, swept)?;
         let hosts = u64::from(fabric.hosts());
         let of_workload =
             workload::Context { folder: self.folder, hosts, host_link: fabric.host_rate() };
-        let workload = messages.resolve(path, &of_workload)?;
-        let transport = chosen.resolve(self.world, fabric, &workload)?;
-        chosen.check_streams(path, &transport, fabric, &workload)?;
-        if streams.transport.is_empty() {
-            chosen.name.as_str().clone_into(&mut streams.transport);
+        let workload = messages.resolve(&path, &of_workload)?;
+        Ok(Stream { path, chosen, workload })
+    }
+
+    /// Resolves the transports of streams. Those of one transport have one machine at each host, which schedules the messages of
+    /// all of them, so that its configuration must be that of all.
+    fn add_streams(
+        &self,
+        read: &[Stream],
+        context: PointContext<'_>,
+        streams: &mut Streams,
+    ) -> Result<(), DeError> {
+        let fabric = context.fabric;
+        for Stream { path, chosen, workload } in read {
+            // Alike are transports that would be so with the same messages.
+            let alone = Carried { path, workload, all: &[workload] };
+            let own = chosen.resolve(self.world, fabric, alone)?;
+            let is_shared = |other: &&Stream| {
+                other.chosen.resolve(self.world, fabric, alone).is_ok_and(|it| it == own)
+            };
+            let all: Vec<_> = read.iter().filter(is_shared).map(|other| &other.workload).collect();
+            let carried = Carried { all: &all, ..alone };
+            let transport = chosen.resolve(self.world, fabric, carried)?;
+            chosen.check_streams(&transport, fabric, carried)?;
+            if streams.transport.is_empty() {
+                chosen.name.as_str().clone_into(&mut streams.transport);
+            }
+            if let Study::Messages(rules) = &mut streams.study {
+                *rules = rules.or(chosen.oracle());
+            }
+            streams.configs.push(StreamConfig::new(transport, workload.clone()));
+            streams.labels.push(chosen.label());
+            streams.kernel_tcp.push(chosen.kernel_tcp());
         }
-        if let Study::Messages(rules) = &mut streams.study {
-            *rules = rules.or(chosen.oracle());
-        }
-        streams.configs.push(StreamConfig::new(transport, workload));
-        streams.labels.push(chosen.label());
-        streams.kernel_tcp.push(chosen.kernel_tcp());
         Ok(())
     }
 

@@ -113,6 +113,8 @@ mistakes! {
         with("load = 0.5", "load = 0.5\nexchange = \"rpc\"\nresponse = \"5 GB\"");
     background_with_sizes_that_homa_does_not_take: with("",
         "[[background]]\narrivals = \"permutation\"\nsizes = \"5 GB\"\ntransport = { name = \"homa\" }");
+    background_with_sizes_that_the_transport_of_both_does_not_take: with("",
+        "[[background]]\narrivals = \"permutation\"\nsizes = \"5 GB\"");
     missing_file_of_sizes: with("\"W4\"", "\"nosuch.csv\"");
     bad_line_in_a_file_of_sizes: with("\"W4\"", "\"bad_sizes.csv\"");
     bad_line_in_a_trace: with("arrivals = \"poisson\"\nsizes = \"W4\"\nload = 0.5",

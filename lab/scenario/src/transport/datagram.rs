@@ -3,9 +3,9 @@
 use rackweave_core::Span;
 use rackweave_sim::Fabric;
 use rackweave_transport::datagram;
-use rackweave_workload::{Exchange, WorkloadConfig};
+use rackweave_workload::Exchange;
 
-use super::super::keys::{Place, keys};
+use super::super::keys::{Carried, Place, keys};
 use super::super::problem::Problem;
 use super::super::values::{Priority, Unit};
 
@@ -26,9 +26,9 @@ impl DatagramKeys {
         &self,
         place: Place<'_>,
         _fabric: &Fabric,
-        workload: &WorkloadConfig,
+        carried: Carried<'_>,
     ) -> Result<datagram::Config, Problem> {
-        if workload.exchange != Exchange::OneWay {
+        if carried.workload.exchange != Exchange::OneWay {
             let message = "datagrams go one way: a request whose answer is lost would never end";
             return Err(place
                 .bad("name", message)
@@ -37,7 +37,7 @@ impl DatagramKeys {
         let mut config = datagram::Config::default();
         self.apply(&mut config);
         config.check().map_err(|error| place.invalid(&error))?;
-        place.refuse_longer_messages(workload, config.max_message_bytes)?;
+        place.refuse_longer_messages(carried, config.max_message_bytes)?;
         Ok(config)
     }
 }

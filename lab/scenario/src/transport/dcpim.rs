@@ -3,10 +3,9 @@
 use rackweave_core::{Framing, Span, frame};
 use rackweave_sim::Fabric;
 use rackweave_transport::{InvalidConfig, Profile as _, dcpim};
-use rackweave_workload::WorkloadConfig;
 use serde::Deserialize;
 
-use super::super::keys::{Place, keys};
+use super::super::keys::{Carried, Place, keys};
 use super::super::problem::Problem;
 use super::super::values::{Thousandths, Unit, Whole};
 
@@ -74,7 +73,7 @@ impl DcPimKeys {
         &self,
         place: Place<'_>,
         fabric: &Fabric,
-        workload: &WorkloadConfig,
+        carried: Carried<'_>,
     ) -> Result<dcpim::Config, Problem> {
         let link = fabric.host_rate();
         let mut config = for_fabric(fabric);
@@ -106,7 +105,7 @@ impl DcPimKeys {
             config.token_window = window.0;
         }
         config.check().map_err(|error| self.invalid(place, error))?;
-        place.refuse_longer_messages(workload, config.common.max_message_bytes)?;
+        place.refuse_longer_messages(carried, config.common.max_message_bytes)?;
         Ok(config)
     }
 

@@ -7,7 +7,7 @@ use rackweave_workload::{Pattern, WorkloadConfig};
 use serde::Deserialize;
 use serde::de::{Error, SeqAccess, Visitor, value::SeqAccessDeserializer};
 
-use super::super::keys::{Place, keys};
+use super::super::keys::{Carried, Place, keys};
 use super::super::problem::Problem;
 use super::super::values::{AboveZero, AtLeast, Limit, Size32, Thousandths, Unit};
 use crate::path::Path;
@@ -219,7 +219,7 @@ impl HomaKeys {
         &self,
         place: Place<'_>,
         fabric: &Fabric,
-        workload: &WorkloadConfig,
+        carried: Carried<'_>,
     ) -> Result<homa::Config, Problem> {
         let link = fabric.host_rate();
         let profile = self.profile.unwrap_or_default();
@@ -245,8 +245,8 @@ impl HomaKeys {
         // Time stamps need room in packets, so the config adapts its headers to the change.
         let leverage = std::mem::replace(&mut config.leverage, base.leverage);
         config = config.with_leverage(leverage);
-        place.refuse_longer_messages(workload, config.max_message_bytes)?;
-        self.priorities(place, workload, &mut config)?;
+        place.refuse_longer_messages(carried, config.max_message_bytes)?;
+        self.priorities(place, carried, fabric, &mut config)?;
         config.overcommit = self.overcommit.map_or(config.overcommit, u32::from);
         if config.streams.window_bytes == 0 {
             return Err(place.bad("stream_window", "`stream_window` must be at least 1 B"));
@@ -319,7 +319,8 @@ impl HomaKeys {
     fn priorities(
         &self,
         place: Place<'_>,
-        workload: &WorkloadConfig,
+        carried: Carried<'_>,
+        fabric: &Fabric,
         config: &mut homa::Config,
     ) -> Result<(), Problem> {
         let own = match self.profile.unwrap_or_default() {
@@ -350,7 +351,7 @@ impl HomaKeys {
         config.num_priorities = levels;
         let cutoffs = match cutoffs {
             Cutoffs::Workload => {
-                let sizes = sizes(workload);
+                let sizes = sizes(carried, fabric);
                 homa::cutoffs::allocate_for(config, &sizes, self.unscheduled_levels)
             }
             // The profile already has these cutoffs.
@@ -378,8 +379,60 @@ fn given_cutoffs(place: Place<'_>, edges: &[Size32], levels: u8) -> Result<homa:
     })
 }
 
-/// Returns the sizes of all messages that the transport sends, with their weights.
-fn sizes(workload: &WorkloadConfig) -> Vec<(u32, f64)> {
+/// Returns the sizes of all messages that the transport carries, with their weights: the mix that a host meets which receives all
+/// streams. (Rackweave's choice: the module's receivers measure what each receives, and here all hosts have the same cutoffs.)
+fn sizes(carried: Carried<'_>, fabric: &Fabric) -> Vec<(u32, f64)> {
+    if let [workload] = carried.all {
+        return sizes_of(workload);
+    }
+    let mut all = Vec::new();
+    for workload in carried.all {
+        let sizes = sizes_of(workload);
+        let bytes: f64 = sizes.iter().map(|(size, weight)| f64::from(*size) * weight).sum();
+        let scale = receiver_load(workload, fabric) / bytes;
+        if scale.is_finite() {
+            all.extend(sizes.into_iter().map(|(size, weight)| (size, weight * scale)));
+        }
+    }
+    all
+}
+
+/// Returns the share of a receiver's link that a stream fills, at most 1: that of a stream without a rate, which sends as fast as it can.
+fn receiver_load(workload: &WorkloadConfig, fabric: &Fabric) -> f64 {
+    let hosts = fabric.hosts();
+    let number = |range: &Option<std::ops::Range<u32>>| {
+        range.as_ref().map_or(hosts, |range| range.end.saturating_sub(range.start)).max(1)
+    };
+    let (senders, receivers) = (f64::from(number(&workload.senders)), number(&workload.receivers));
+    let load = match &workload.pattern {
+        Pattern::OpenLoop { load, .. } => load * senders / f64::from(receivers),
+        Pattern::Periodic { rate, .. } => {
+            rate.0 as f64 / fabric.host_rate().0 as f64 * senders / f64::from(receivers)
+        }
+        Pattern::RecurringIncast {
+            senders: given,
+            receiver,
+            sizes,
+            messages_per_sender,
+            every,
+            ..
+        } => {
+            let senders = given.map_or(senders.min(f64::from(hosts) - 1.0), f64::from);
+            let receivers = receiver.map_or(f64::from(hosts), |_| 1.0);
+            let bits = senders * *messages_per_sender as f64 * sizes.mean() * 8.0 / receivers;
+            bits / every.as_secs_f64() / fabric.host_rate().0 as f64
+        }
+        Pattern::ClosedLoop { .. }
+        | Pattern::Incast { .. }
+        | Pattern::Permutation { .. }
+        | Pattern::AllToAll { .. }
+        | Pattern::Trace(_) => 1.0,
+    };
+    load.min(1.0)
+}
+
+/// Returns the sizes of a stream's messages and responses, with their weights.
+fn sizes_of(workload: &WorkloadConfig) -> Vec<(u32, f64)> {
     let as_u32 = |size: u64| u32::try_from(size).unwrap_or(u32::MAX);
     let mut sizes: Vec<(u32, f64)> = match &workload.pattern {
         Pattern::Trace(trace) => trace.entries().iter().map(|e| (as_u32(e.bytes), 1.0)).collect(),

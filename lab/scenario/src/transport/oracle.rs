@@ -5,9 +5,8 @@ use rackweave_sim::Fabric;
 use rackweave_sim::config::RunConfig;
 use rackweave_sim::oracle::Rules;
 use rackweave_transport::datagram;
-use rackweave_workload::WorkloadConfig;
 
-use super::super::keys::{Place, is_on_streams, keys};
+use super::super::keys::{Carried, Place, is_on_streams, keys};
 use super::super::problem::Problem;
 use super::super::values::Whole;
 
@@ -27,17 +26,17 @@ impl OracleKeys {
         &self,
         place: Place<'_>,
         fabric: &Fabric,
-        workload: &WorkloadConfig,
+        carried: Carried<'_>,
     ) -> Result<datagram::Config, Problem> {
         let refused = |message: &str| {
             let help =
                 "it schedules messages and responses that are sent one by one, on one network";
             Err(place.bad("name", message.to_owned()).with_help(help))
         };
-        if is_on_streams(workload) {
+        if is_on_streams(carried.workload) {
             return refused("a central scheduler has no streams");
         }
-        if !workload.application.is_instant() {
+        if !carried.workload.application.is_instant() {
             return refused("a central scheduler has no applications that take time");
         }
         if fabric.has_ocs() {

@@ -3,9 +3,8 @@
 use rackweave_core::Span;
 use rackweave_sim::Fabric;
 use rackweave_transport::{InvalidConfig, Profile as _, pfabric};
-use rackweave_workload::WorkloadConfig;
 
-use super::super::keys::{Place, keys};
+use super::super::keys::{Carried, Place, keys};
 use super::super::problem::Problem;
 use super::super::values::{AtLeast, Unit};
 use crate::path::Path;
@@ -36,7 +35,7 @@ impl PFabricKeys {
         &self,
         place: Place<'_>,
         fabric: &Fabric,
-        workload: &WorkloadConfig,
+        carried: Carried<'_>,
     ) -> Result<pfabric::Config, Problem> {
         if !fabric.config().switch.options.by_remaining {
             let message = "pFabric needs switches with its queue: set fabric.switch.pfabric = true";
@@ -60,7 +59,7 @@ impl PFabricKeys {
             config.max_probe_interval = config.max_probe_interval.max(config.rto);
         }
         config.check().map_err(|error| self.invalid(place, error))?;
-        place.refuse_longer_messages(workload, config.common.max_message_bytes)?;
+        place.refuse_longer_messages(carried, config.common.max_message_bytes)?;
         Ok(config)
     }
 

@@ -4,10 +4,9 @@ use rackweave_core::Span;
 use rackweave_sim::Fabric;
 use rackweave_transport::polo::{self, DriveOrder};
 use rackweave_transport::{InvalidConfig, Profile as _};
-use rackweave_workload::WorkloadConfig;
 use serde::Deserialize;
 
-use super::super::keys::{Place, keys};
+use super::super::keys::{Carried, Place, keys};
 use super::super::problem::Problem;
 use super::super::values::Unit;
 use crate::path::Path;
@@ -92,7 +91,7 @@ impl PoloKeys {
         &self,
         place: Place<'_>,
         fabric: &Fabric,
-        workload: &WorkloadConfig,
+        carried: Carried<'_>,
     ) -> Result<polo::Config, Problem> {
         let slides = polo::Config::slides();
         let for_fabric =
@@ -115,7 +114,7 @@ impl PoloKeys {
             config.max_drives = config.max_drives.max(config.min_drives);
         }
         config.check().map_err(|error| self.invalid(place, error, &config))?;
-        place.refuse_longer_messages(workload, config.common.max_message_bytes)?;
+        place.refuse_longer_messages(carried, config.common.max_message_bytes)?;
         Ok(config)
     }
 

@@ -3,10 +3,9 @@
 use rackweave_core::{Span, frame};
 use rackweave_sim::Fabric;
 use rackweave_transport::{InvalidConfig, Profile as _, ndp, phost};
-use rackweave_workload::WorkloadConfig;
 use serde::Deserialize;
 
-use super::super::keys::{Place, keys};
+use super::super::keys::{Carried, Place, keys};
 use super::super::problem::Problem;
 use super::super::values::{AtLeast, Unit};
 use crate::path::Path;
@@ -60,7 +59,7 @@ impl NdpKeys {
         &self,
         place: Place<'_>,
         fabric: &Fabric,
-        workload: &WorkloadConfig,
+        carried: Carried<'_>,
     ) -> Result<ndp::Config, Problem> {
         if fabric.config().switch.trim.is_none() {
             let message = "NDP needs switches that trim: set fabric.switch.trim = true";
@@ -94,7 +93,7 @@ impl NdpKeys {
             config.paths = u16::try_from(paths).ok().filter(|n| *n <= ndp::MAX_PATHS).unwrap_or(0);
         }
         config.check().map_err(|error| self.invalid(place, error, &config))?;
-        place.refuse_longer_messages(workload, config.common.max_message_bytes)?;
+        place.refuse_longer_messages(carried, config.common.max_message_bytes)?;
         Ok(config)
     }
 
@@ -179,7 +178,7 @@ impl PHostKeys {
         &self,
         place: Place<'_>,
         fabric: &Fabric,
-        workload: &WorkloadConfig,
+        carried: Carried<'_>,
     ) -> Result<phost::Config, Problem> {
         let link = fabric.host_rate();
         let mut config = match self.profile.unwrap_or_default() {
@@ -200,7 +199,7 @@ impl PHostKeys {
             Some(_) => return Err(place.bad("data_levels", "`data_levels` must be 1 or 2")),
         }
         config.check().map_err(|error| place.invalid(&error))?;
-        place.refuse_longer_messages(workload, config.common.max_message_bytes)?;
+        place.refuse_longer_messages(carried, config.common.max_message_bytes)?;
         Ok(config)
     }
 }

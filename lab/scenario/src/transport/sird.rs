@@ -3,10 +3,9 @@
 use rackweave_core::{Bytes, Span, frame};
 use rackweave_sim::Fabric;
 use rackweave_transport::{InvalidConfig, Profile as _, sird};
-use rackweave_workload::WorkloadConfig;
 use serde::Deserialize;
 
-use super::super::keys::{Place, keys};
+use super::super::keys::{Carried, Place, keys};
 use super::super::problem::Problem;
 use super::super::values::{AboveZero, AtMost, Thousandths, Unit, Whole};
 use crate::path::Path;
@@ -76,7 +75,7 @@ impl SirdKeys {
         &self,
         place: Place<'_>,
         fabric: &Fabric,
-        workload: &WorkloadConfig,
+        carried: Carried<'_>,
     ) -> Result<sird::Config, Problem> {
         let bdp = match self.bdp {
             Some(bdp) => bdp.0.0,
@@ -107,7 +106,7 @@ impl SirdKeys {
             Some(_) => return Err(place.bad("data_levels", "`data_levels` must be 1 or 2")),
         }
         config.check().map_err(|error| self.invalid(place, error))?;
-        place.refuse_longer_messages(workload, config.common.max_message_bytes)?;
+        place.refuse_longer_messages(carried, config.common.max_message_bytes)?;
         Ok(config)
     }
 

@@ -4,10 +4,9 @@ use rackweave_core::{HostId, Span};
 use rackweave_sim::Fabric;
 use rackweave_transport::swift::{self, Distance};
 use rackweave_transport::{InvalidConfig, Profile as _};
-use rackweave_workload::WorkloadConfig;
 use serde::Deserialize;
 
-use super::super::keys::{Place, keys};
+use super::super::keys::{Carried, Place, keys};
 use super::super::problem::Problem;
 use super::super::values::{AtLeast, Priority, Thousandths, Unit};
 use crate::path::Path;
@@ -111,7 +110,7 @@ impl SwiftKeys {
         &self,
         place: Place<'_>,
         fabric: &Fabric,
-        workload: &WorkloadConfig,
+        carried: Carried<'_>,
     ) -> Result<swift::Config, Problem> {
         let distances = distances(fabric);
         let htsim = swift::Config { distances: distances.clone(), ..swift::Config::htsim() };
@@ -133,7 +132,7 @@ impl SwiftKeys {
             config.initial_window = config.initial_window.min(config.max_window);
         }
         config.check().map_err(|error| self.invalid(place, error))?;
-        place.refuse_longer_messages(workload, config.common.max_message_bytes)?;
+        place.refuse_longer_messages(carried, config.common.max_message_bytes)?;
         Ok(config)
     }
 

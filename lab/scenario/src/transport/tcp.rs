@@ -3,10 +3,9 @@
 use rackweave_core::{Bytes, Span};
 use rackweave_sim::Fabric;
 use rackweave_transport::tcp;
-use rackweave_workload::WorkloadConfig;
 use serde::Deserialize;
 
-use super::super::keys::{Choice as _, Place, keys};
+use super::super::keys::{Carried, Choice as _, Place, keys};
 use super::super::problem::Problem;
 use super::super::values::{AboveZero, AtLeast, AtMost, Priority, Unit};
 use super::Name;
@@ -168,7 +167,7 @@ impl TcpKeys {
         &self,
         place: Place<'_>,
         _fabric: &Fabric,
-        _workload: &WorkloadConfig,
+        _carried: Carried<'_>,
     ) -> Result<tcp::Config, Problem> {
         self.config(place)
     }

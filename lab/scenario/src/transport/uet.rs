@@ -3,10 +3,9 @@
 use rackweave_core::{Bytes, Span};
 use rackweave_sim::Fabric;
 use rackweave_transport::{InvalidConfig, Profile as _, uet};
-use rackweave_workload::WorkloadConfig;
 use serde::Deserialize;
 
-use super::super::keys::{Place, keys};
+use super::super::keys::{Carried, Place, keys};
 use super::super::problem::Problem;
 use super::super::values::{AboveZero, AtLeast, Unit};
 use crate::path::Path;
@@ -80,7 +79,7 @@ impl UetKeys {
         &self,
         place: Place<'_>,
         fabric: &Fabric,
-        workload: &WorkloadConfig,
+        carried: Carried<'_>,
     ) -> Result<uet::Config, Problem> {
         let profile = self.profile.unwrap_or_default();
         let trims = fabric.config().switch.trim.is_some();
@@ -134,7 +133,7 @@ impl UetKeys {
         let paths = fabric.config().topology.paths();
         config.entropies = self.entropies.unwrap_or_else(|| entropies(paths));
         config.check().map_err(|error| self.invalid(place, error, &config))?;
-        place.refuse_longer_messages(workload, config.common.max_message_bytes)?;
+        place.refuse_longer_messages(carried, config.common.max_message_bytes)?;
         Ok(config)
     }
 

@@ -386,3 +386,19 @@ fn a_paused_sender_is_quiet_and_a_lost_resume_is_repeated() {
     network.run_until(at(MS(2)));
     assert_eq!(events(&mut network), ["h0: OneWay 2 of 18980 bytes from h2", "h2: 2 sent to h0"]);
 }
+
+/// The first window of a message arrives while D is used up, and shorter messages come for as long as it takes.
+#[test]
+fn a_flow_without_outstanding_packets_does_not_wait_for_all_shorter_ones() {
+    let config = Config { max_drives: 8, ..Config::slides() };
+    let mut network = network::<Polo>(&config, 4, US(1));
+    submit(&mut network, 1, 0, 1, 300 * 1_460, Kind::OneWay);
+    network.run_until(at(US(150)));
+    submit(&mut network, 2, 0, 2, 320 * 1_460, Kind::OneWay);
+    for n in 3..63 {
+        network.run_until(at(US(300 * (n - 2))));
+        submit(&mut network, if n % 2 == 0 { 1 } else { 3 }, 0, n, 300 * 1_460, Kind::OneWay);
+    }
+    let events = events(&mut network);
+    assert!(events.contains(&"h2: 2 sent to h0".to_owned()), "{events:#?}");
+}

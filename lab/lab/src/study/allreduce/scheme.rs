@@ -4,7 +4,7 @@ use rackweave_aggregation::vector::worker::FixedTimer;
 use rackweave_core::{Bytes, HostId, Span};
 use rackweave_scenario::de::{self, DeError};
 use rackweave_scenario::item::About;
-use rackweave_scenario::keys::{Chosen, divide, keys, schemes};
+use rackweave_scenario::keys::{Carried, Chosen, divide, keys, schemes};
 use rackweave_scenario::problem::{Problem, SweptKeys};
 use rackweave_scenario::transport;
 use rackweave_scenario::tree::{Entry, Node, Origin, Table, Value};
@@ -189,7 +189,8 @@ pub(super) fn resolve(
                     "datagrams that are lost stay lost: a ring needs a reliable transport";
                 return Err(chosen.bad(CARRIER, message));
             }
-            let carrier = carrier.resolve(world, fabric, &workload)?;
+            let carried = Carried { path: "workload", workload: &workload, all: &[&workload] };
+            let carrier = carrier.resolve(world, fabric, carried)?;
             config.scheme = Scheme::Ring { carrier: Box::new(carrier), piece_bytes: piece };
         }
     }
