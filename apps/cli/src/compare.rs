@@ -10,8 +10,8 @@ use rackweave_lab::difference::{Difference, Results};
 /// Points with the same transport and swept values are compared: where both results have several seeds, by the 95 % confidence interval
 /// of the difference. Settings that differ are listed too.
 ///
-/// 13 measures of each point are compared, more with --all and of casts, images and jobs. At 95 % each, one of 20 that are the same in truth
-/// would differ by chance: about 0.65 for each point. Holm's correction for the number of measures is made, with which the probability
+/// 13 measures of each point are compared and 7 of each background stream, more with --all and of casts, images and jobs. At 95 % each, one of 20 that are the same in truth
+/// would differ by chance: about 0.65 for each point without such streams. Holm's correction for the number of measures is made, with which the probability
 /// that any measure is called different by chance is 5 % at most. What differs by its own interval only is listed as "by itself"; with two or three
 /// seeds, little else can be.
 #[derive(Debug, clap::Args)]

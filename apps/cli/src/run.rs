@@ -9,7 +9,7 @@ use rackweave_lab::command_line;
 pub(crate) use rackweave_lab::command_line::quoted;
 use rackweave_lab::output::OutputDir;
 use rackweave_lab::report::table::Style;
-use rackweave_lab::results::PointFailure;
+use rackweave_lab::results::{PointFailure, Weight};
 use rackweave_lab::scenario::{ScenarioText, World};
 use rackweave_lab::sweep::{self, PointStore, Shard, SweepFile};
 use rackweave_lab::{Batch, Results, Scenario};
@@ -20,7 +20,6 @@ use crate::shell::signal::stop_on_ctrl_c;
 use crate::shell::{exit, print};
 
 /// The note that is printed after Ctrl-C.
-const INTERRUPTED: &str = "Interrupted: points that were not finished are missing.";
 /// The width of tables that are written to a file or pipe.
 pub(crate) const PLAIN_WIDTH: usize = 120;
 
@@ -36,7 +35,7 @@ pub(crate) fn run(args: RunArgs) -> miette::Result<u8> {
     }
     let out = args.out.clone().unwrap_or_else(|| scenario.default_out());
     let out = OutputDir::prepare(&out)?.with_parquet(args.parquet)?;
-    let command = command_with(&args, &[], scenario.seed);
+    let command = command_with(&args, &[], scenario.one_seed());
     let threads = u32::from(args.threads);
     if threads > 1 {
         scenario.one_thread().for_each(|note| warn(&format!("note: {note}")));
@@ -161,10 +160,10 @@ pub(crate) fn finish(
 /// Reports on stderr what a table would have shown as well as the numbers.
 pub(crate) fn report(results: &Results) {
     results.warnings().for_each(|warning| warn(&format!("warning: {warning}")));
-    results.notes().for_each(|note| warn(&format!("note: {note}")));
-    if results.summary.interrupted {
-        warn(INTERRUPTED);
+    for weight in [Weight::Note, Weight::Window] {
+        results.remarks(weight).for_each(|note| warn(&format!("note: {note}")));
     }
+    results.incomplete().iter().for_each(|line| warn(line));
 }
 
 /// Writes a line to stderr. If stderr is closed, there is nowhere to report that.
@@ -195,20 +194,17 @@ pub(crate) fn table(results: &Results, out: &OutputDir) -> String {
     let width = size.map_or(PLAIN_WIDTH, |(width, _)| usize::from(width.0));
     let mut text = results.to_table(width, Style { color, unicode: utf8 });
     let path = out.path().display();
-    if results.summary.interrupted {
-        text += &format!("\n{INTERRUPTED}\n");
-    }
     text += &format!("\nresults: {path}/summary.json\nreport:  {path}/report.html\n");
     text
 }
 
 /// The command that reproduces a failed point.
 fn replay(args: &RunArgs, failure: &PointFailure) -> String {
-    command_with(args, &failure.arguments, failure.seed)
+    command_with(args, &failure.arguments, Some(failure.seed))
 }
 
 /// Returns the command that reproduces these results, with further `--set` arguments.
-fn command_with(args: &RunArgs, more: &[String], seed: u64) -> String {
+fn command_with(args: &RunArgs, more: &[String], seed: Option<u64>) -> String {
     let sets: Vec<String> = args.sets.iter().chain(more).cloned().collect();
     let host = args.host.as_ref().map(|host| host.to_string_lossy());
     command_line::run(&args.scenario, &sets, host.as_deref(), seed)

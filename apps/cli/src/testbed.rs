@@ -21,7 +21,7 @@ pub(crate) fn testbed(args: &TestbedArgs) -> miette::Result<u8> {
     let scenario = testbed.scenario();
     let out = args.out.clone().unwrap_or_else(|| scenario.default_out().with_extension("testbed"));
     let out = OutputDir::prepare(&out)?.with_parquet(args.parquet)?;
-    let command = command_line(args, scenario.seed);
+    let command = command_line(args, scenario.one_seed());
     let testbed = Arc::new(testbed);
     stop_on_ctrl_c(&testbed, Testbed::cancel)?;
     let progress = Progress::start_real(&testbed, Testbed::progress, !args.quiet);
@@ -80,12 +80,12 @@ pub(crate) fn worker(_: &WorkerArgs) -> u8 {
 }
 
 /// Returns the command that repeats the run. It is not a simulation, so its numbers will differ.
-fn command_line(args: &TestbedArgs, seed: u64) -> String {
+fn command_line(args: &TestbedArgs, seed: Option<u64>) -> String {
     let mut parts = vec!["rackweave".into(), "testbed".into(), quoted(&args.scenario)];
     for set in &args.sets {
         parts.extend(["--set".into(), quoted(set)]);
     }
-    parts.extend(["--seed".into(), seed.to_string()]);
+    parts.extend(seed.iter().flat_map(|seed| ["--seed".into(), seed.to_string()]));
     if args.overlay {
         parts.push("--overlay".into());
     }

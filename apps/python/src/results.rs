@@ -54,7 +54,7 @@ impl Results {
         let failed = self.results.summary.failures.iter();
         let failed =
             failed.map(|f| format!("{}: the simulator failed: {}", f.transport, f.message));
-        self.results.warnings().chain(failed).collect()
+        self.results.warnings().chain(failed).chain(self.results.incomplete()).collect()
     }
 
     /// Writes the files that the command writes.

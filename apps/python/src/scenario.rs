@@ -46,10 +46,10 @@ impl Scenario {
             .detach(|| text.read(World::Simulator, &sets, seed))
             .map_err(|error| scenario_error(&error))?;
         let command = if kind == "name" {
-            command_line::run(&source, &sets, None, scenario.seed)
+            command_line::run(&source, &sets, None, scenario.one_seed())
         } else {
             // The text has no name; the resolved scenario is written next to the report, and has what was set.
-            command_line::run("scenario.resolved.toml", &[], None, scenario.seed)
+            command_line::run("scenario.resolved.toml", &[], None, scenario.one_seed())
         };
         let file = SweepFile::new(text, &sets, seed, &command);
         Ok(Self { scenario, file })

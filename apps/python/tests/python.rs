@@ -27,7 +27,7 @@ fn install(into: &Path) {
 fn reference(folder: &Path) -> PathBuf {
     let sets = ["measure.messages=300".to_owned(), "sweep.seed=[1, 2]".to_owned()];
     let scenario = Scenario::load("quickstart", &sets, None).unwrap();
-    let command = command_line::run("quickstart", &sets, None, scenario.seed);
+    let command = command_line::run("quickstart", &sets, None, scenario.one_seed());
     let results = Batch::new(scenario.clone()).run(None).unwrap();
     let out = folder.join("reference");
     let files = OutputDir::prepare(&out).unwrap().with_parquet(true).unwrap();

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use rackweave_core::{HostId, Rate, Span};
+use rackweave_core::{HostId, Rate, Span, Time};
 use rackweave_switch::Fabric;
 use rackweave_transport::TransportConfig;
 use rackweave_workload::{Grants, WorkloadConfig, WorkloadError, mean_gap};
@@ -164,6 +164,8 @@ pub struct MeasureConfig {
     /// Number of messages of the first stream that are measured; `u64::MAX`: all that start before the time limit.
     /// The load continues until all of them have ended.
     pub messages: u64,
+    /// The time after the warm-up in which messages start that are measured, instead of their number; `None` if that decides.
+    pub duration: Option<Span>,
     /// The latest end of the run.
     pub time_limit: Span,
     /// When the statistics of ports (utilisation, queues, drops) start; `None` for the end of the warm-up. A
@@ -190,6 +192,7 @@ impl Default for MeasureConfig {
         Self {
             warmup: Span::ZERO,
             messages: u64::MAX,
+            duration: None,
             time_limit: Span::from_secs(10),
             ports_from: None,
             sample_every: Span::from_us(20),
@@ -207,6 +210,13 @@ impl MeasureConfig {
     #[must_use]
     pub fn endless() -> Self {
         Self { warmup: Span::from_ms(1), messages: 100_000, ..Self::default() }
+    }
+
+    /// Messages that start at this time or later are not measured.
+    #[must_use]
+    pub fn until(&self) -> Time {
+        let end = |duration| Time::ZERO + self.warmup + duration;
+        self.duration.map_or(Time::MAX, end)
     }
 
     /// Messages that start before this are not measured.

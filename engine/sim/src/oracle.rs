@@ -133,6 +133,7 @@ impl<'a> Oracle<'a> {
             exchanges: vec![exchange],
             wanted,
             warmup: Time::ZERO + measure.warmup,
+            until: measure.until(),
             in_order: true,
         });
         let mut oracle = Self {
@@ -316,8 +317,9 @@ impl<'a> Oracle<'a> {
                 self.draw(src);
             }
             let (wanted, _) = self.collector.progress();
-            self.is_stopped |=
-                self.measure.stop_load && self.collector.started_messages() == wanted;
+            let have_started =
+                self.collector.have_started() || self.collector.started_messages() == wanted;
+            self.is_stopped |= self.measure.stop_load && have_started;
         }
         self.waiting.insert((self.sending_time(src, dst, bytes), at, serial, slot));
         true

@@ -12,7 +12,7 @@ use std::io;
 use std::ops::Range;
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, UNIX_EPOCH};
 
@@ -20,7 +20,8 @@ use rustix::fs::{
     AtFlags, FallocateFlags, FileType, FlockOperation, Mode, OFlags, RenameFlags, SeekFrom,
 };
 use rustix::fs::{
-    fallocate, flock, fstatvfs, mkdirat, openat, renameat, renameat_with, seek, statat, unlinkat,
+    fallocate, flock, fstat, fstatvfs, mkdirat, openat, renameat, renameat_with, seek, stat,
+    statat, unlinkat,
 };
 use rustix::io::Errno;
 
@@ -97,6 +98,10 @@ pub trait Directory: Debug + Send + Sync {
     /// # Errors
     /// If the system refuses; [`io::ErrorKind::AlreadyExists`] if the new name exists and `replace` is false.
     fn rename(&self, from: &OsStr, to: &OsStr, replace: bool) -> io::Result<()>;
+
+    /// Whether the path by which the directory was opened still leads to it: it was neither removed nor renamed, and no directory above
+    /// it was.
+    fn is_in_place(&self) -> bool;
 
     /// Makes names permanent: returns when a crash of the machine can no longer undo what was done in this directory.
     ///
@@ -245,7 +250,10 @@ impl io::Write for Writing<'_> {
 
 /// A directory of the operating system. It need not be readable.
 #[derive(Debug)]
-struct OsDirectory(OwnedFd);
+struct OsDirectory {
+    fd: OwnedFd,
+    path: PathBuf,
+}
 
 /// Opens a directory of the operating system by its path, and creates it if it does not exist.
 ///
@@ -262,7 +270,8 @@ pub fn open(path: &Path) -> io::Result<Arc<dyn Directory>> {
 /// If there is none, or the system refuses.
 pub fn open_existing(path: &Path) -> io::Result<Arc<dyn Directory>> {
     let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
-    Ok(Arc::new(OsDirectory(rustix::fs::open(path, flags, Mode::empty())?)))
+    let fd = rustix::fs::open(path, flags, Mode::empty())?;
+    Ok(Arc::new(OsDirectory { fd, path: path.to_owned() }))
 }
 
 /// Returns file times for a modification time; an impossible one changes nothing.
@@ -281,30 +290,30 @@ impl OsDirectory {
     /// Returns a descriptor that can set times and `fsync`, which one of `O_PATH` cannot.
     fn file(&self) -> io::Result<File> {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
-        Ok(openat(&self.0, ".", flags, Mode::empty())?.into())
+        Ok(openat(&self.fd, ".", flags, Mode::empty())?.into())
     }
 }
 
 impl Directory for OsDirectory {
     fn subdir(&self, name: &OsStr) -> io::Result<Arc<dyn Directory>> {
         let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-        let open = || openat(&self.0, name, flags, Mode::empty());
+        let open = || openat(&self.fd, name, flags, Mode::empty());
         let opened = match open() {
-            Err(Errno::NOENT) => match mkdirat(&self.0, name, Mode::from_raw_mode(0o777)) {
+            Err(Errno::NOENT) => match mkdirat(&self.fd, name, Mode::from_raw_mode(0o777)) {
                 Ok(()) | Err(Errno::EXIST) => open(),
                 Err(error) => Err(error),
             },
             other => other,
         };
         match opened {
-            Ok(fd) => Ok(Arc::new(Self(fd))),
+            Ok(fd) => Ok(Arc::new(Self { fd, path: self.path.join(name) })),
             Err(Errno::NOTDIR | Errno::LOOP) => Err(io::ErrorKind::NotADirectory.into()),
             Err(error) => Err(error.into()),
         }
     }
 
     fn stat(&self, name: &OsStr) -> Option<Stat> {
-        let stat = statat(&self.0, name, AtFlags::SYMLINK_NOFOLLOW).ok()?;
+        let stat = statat(&self.fd, name, AtFlags::SYMLINK_NOFOLLOW).ok()?;
         let kind = match FileType::from_raw_mode(stat.st_mode) {
             FileType::RegularFile => FileKind::File,
             FileType::Directory => FileKind::Directory,
@@ -332,7 +341,7 @@ impl Directory for OsDirectory {
         };
         // The flags prevent following a link, and waiting for the other end of a pipe.
         let flags = how | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
-        let file = File::from(openat(&self.0, name, flags, Mode::from_raw_mode(0o600))?);
+        let file = File::from(openat(&self.fd, name, flags, Mode::from_raw_mode(0o600))?);
         match file.metadata()?.is_file() {
             true => Ok(Box::new(file)),
             false => Err(io::Error::other("it is not a file")),
@@ -340,12 +349,12 @@ impl Directory for OsDirectory {
     }
 
     fn remove(&self, name: &OsStr) -> io::Result<()> {
-        Ok(unlinkat(&self.0, name, AtFlags::empty())?)
+        Ok(unlinkat(&self.fd, name, AtFlags::empty())?)
     }
 
     fn rename(&self, from: &OsStr, to: &OsStr, replace: bool) -> io::Result<()> {
         if !replace {
-            match renameat_with(&self.0, from, &self.0, to, RenameFlags::NOREPLACE) {
+            match renameat_with(&self.fd, from, &self.fd, to, RenameFlags::NOREPLACE) {
                 Ok(()) => return Ok(()),
                 Err(Errno::EXIST) => return Err(io::ErrorKind::AlreadyExists.into()),
                 // On file systems without RENAME_NOREPLACE, check first.
@@ -355,7 +364,14 @@ impl Directory for OsDirectory {
                 Err(_) => {}
             }
         }
-        Ok(renameat(&self.0, from, &self.0, to)?)
+        Ok(renameat(&self.fd, from, &self.fd, to)?)
+    }
+
+    fn is_in_place(&self) -> bool {
+        let (open, named) = (fstat(&self.fd), stat(&self.path));
+        open.is_ok_and(|open| {
+            named.is_ok_and(|named| (open.st_dev, open.st_ino) == (named.st_dev, named.st_ino))
+        })
     }
 
     fn sync(&self) -> io::Result<()> {
@@ -369,7 +385,7 @@ impl Directory for OsDirectory {
     }
 
     fn free(&self) -> Option<u64> {
-        fstatvfs(&self.0).ok().map(|disk| disk.f_bavail.saturating_mul(disk.f_frsize))
+        fstatvfs(&self.fd).ok().map(|disk| disk.f_bavail.saturating_mul(disk.f_frsize))
     }
 }
 

@@ -37,7 +37,7 @@ const LONGEST: usize = 200;
 ///   with the process. File systems without locks do not refuse the second one. Parts of `create` never meet, and the target is that of
 ///   the last one to publish, whole in any case.
 /// - *Other programs* do not heed the lock. A part that was removed, renamed or replaced, or that is too short in the end, is not
-///   published ([`PartError::Displaced`], [`PartError::Length`]). What they write into it meanwhile, or cut and is written again
+///   published, nor one whose folder was renamed ([`PartError::Displaced`], [`PartError::Length`]). What they write into it meanwhile, or cut and is written again
 ///   behind the cut, is not noticed: the bytes are not read once more. One that belongs to somebody else is not continued
 ///   ([`PartError::Foreign`]).
 ///
@@ -61,7 +61,7 @@ pub enum PartError {
     /// A file that no earlier attempt has left has the name.
     #[error("it exists already, and is not an incomplete file of Rackweave")]
     Foreign,
-    /// The name is not that of the part any more.
+    /// The name is not that of the part any more, or the path to its folder leads elsewhere.
     #[error(
         "it, or its folder, was removed or renamed while it was written, or another program has replaced it"
     )]
@@ -224,7 +224,8 @@ impl Part {
             }
         }
         // If it was removed, the name may be that of another attempt's file, which is incomplete.
-        match self.is_named() {
+        // A folder that has another name now is not the one that was asked for.
+        match self.is_named() && self.folder.is_in_place() {
             true => Ok(()),
             false => Err(PartError::Displaced),
         }
@@ -362,6 +363,37 @@ mod tests {
         assert!(error.to_string().contains("was removed or renamed"), "{error}");
         part.abandon();
         assert_eq!(names(folder.path()), ["x.part"], "it is another's");
+    }
+
+    #[test]
+    fn a_part_in_a_folder_that_has_another_name_now_gets_no_name() {
+        let above = tempfile::tempdir().unwrap();
+        let [path, moved] = ["a", "b"].map(|name| above.path().join(name));
+        std::fs::create_dir_all(path.join("c")).unwrap();
+        let folder = open_existing(&path).unwrap();
+        let create =
+            |folder: &Arc<dyn Directory>| Part::create(Arc::clone(folder), "x".as_ref()).unwrap();
+        // One that was opened by its path, and one below it.
+        for folder in [&folder, &folder.subdir("c".as_ref()).unwrap()] {
+            let part = create(folder);
+            part.prepare(Some(0), true).unwrap();
+            std::fs::rename(&path, &moved).unwrap();
+            let publish = || part.publish("x".as_ref(), true, Some(0), true);
+            assert!(matches!(publish(), Err(PartError::Displaced)));
+            // Another folder of that name is not the one that was asked for either.
+            std::fs::create_dir_all(path.join("c")).unwrap();
+            assert!(matches!(publish(), Err(PartError::Displaced)));
+            std::fs::remove_dir_all(&path).unwrap();
+            // A link to it leads there.
+            std::os::unix::fs::symlink("b", &path).unwrap();
+            publish().unwrap();
+            std::fs::remove_file(&path).unwrap();
+            std::fs::rename(&moved, &path).unwrap();
+        }
+        assert_eq!(
+            (names(&path), names(&path.join("c"))),
+            (vec!["c".into(), "x".into()], vec!["x".into()])
+        );
     }
 
     #[test]

@@ -336,6 +336,11 @@ impl Disk {
 }
 
 impl Directory for Folder {
+    /// Nobody renames folders here.
+    fn is_in_place(&self) -> bool {
+        true
+    }
+
     fn subdir(&self, name: &OsStr) -> io::Result<Arc<dyn Directory>> {
         let mut state = self.disk.state();
         let known = state.folder(self.node)?.live.get(name).copied();

@@ -1,8 +1,9 @@
 //! Commands that repeat a run, as reports print them.
 
-/// Returns the command that gives the results of a scenario with these `KEY=VALUE` arguments of `--set`.
+/// Returns the command that gives the results of a scenario with these `KEY=VALUE` arguments of `--set`, and with a seed in place of the
+/// scenario's own.
 #[must_use]
-pub fn run(scenario: &str, sets: &[String], host: Option<&str>, seed: u64) -> String {
+pub fn run(scenario: &str, sets: &[String], host: Option<&str>, seed: Option<u64>) -> String {
     let mut parts = vec!["rackweave".into(), "run".into(), quoted(scenario)];
     for set in sets {
         parts.extend(["--set".into(), quoted(set)]);
@@ -10,7 +11,7 @@ pub fn run(scenario: &str, sets: &[String], host: Option<&str>, seed: u64) -> St
     if let Some(host) = host {
         parts.extend(["--host".into(), quoted(host)]);
     }
-    parts.extend(["--seed".into(), seed.to_string()]);
+    parts.extend(seed.iter().flat_map(|seed| ["--seed".into(), seed.to_string()]));
     parts.join(" ")
 }
 

@@ -16,7 +16,7 @@ pub use self::read::{ReadError, Results};
 use crate::results::seeds::t_quantile;
 use crate::study;
 
-/// The number of measures of a point that are compared unless all are asked for.
+/// The number of measures of a point that are compared unless all are asked for, without those of background streams.
 pub const HEADLINE_MEASURES: usize = HEADLINES.len();
 
 /// The measures that are compared unless all are asked for: those of every point that its table shows.
@@ -36,6 +36,23 @@ const HEADLINES: [&str; 13] = [
     "queue_bytes.mean",
 ];
 
+/// The measures of every background stream that are compared unless all are asked for.
+const STREAM_HEADLINES: [&str; 7] = [
+    "messages.completed",
+    "messages.failed",
+    "messages.unfinished",
+    "slowdown.p50",
+    "slowdown.p99",
+    "latency_us.p50",
+    "latency_us.p99",
+];
+
+/// Returns whether a measure is one of those of a background stream, such as `background[incast].slowdown.p99`.
+fn is_stream_headline(name: &str) -> bool {
+    let of_stream = name.strip_prefix("background[").and_then(|rest| rest.split_once("]."));
+    of_stream.is_some_and(|(_, measure)| STREAM_HEADLINES.contains(&measure))
+}
+
 /// The probability that a comparison calls any measure different that is not.
 const ERROR_RATE: f64 = 0.05;
 
@@ -52,7 +69,7 @@ pub enum Finding {
     Uncorrected,
     /// The values differ by no more than they do between seeds.
     WithinNoise,
-    /// The values differ, and one side has a single seed, which says nothing of noise.
+    /// The values differ, and one side has a single seed, which says nothing of noise; or seeds without results.
     Unknown,
 }
 
@@ -93,6 +110,8 @@ pub struct Point {
     pub set: Map<String, Value>,
     /// The numbers of seeds on both sides.
     pub seeds: [usize; 2],
+    /// The seeds without results on both sides. The others are no sample of all, so that no measure is called different.
+    pub missing_seeds: [Vec<u64>; 2],
     /// Whether both sides have the same seeds, so that each is compared with itself.
     pub paired: bool,
     /// The measures that both sides have.
@@ -129,8 +148,8 @@ pub struct Difference {
 }
 
 impl Difference {
-    /// Compares two results. With `all` every measure is compared, otherwise the headlines and what is particular to casts, images,
-    /// aggregation and plans.
+    /// Compares two results. With `all` every measure is compared, otherwise the headlines of the measured messages and of
+    /// background streams, and what is particular to casts, images, aggregation and plans.
     ///
     /// Points are the same if their labels and swept values are. If those of one sweep have no counterpart at all, points with a
     /// label that is unique on both sides are.
@@ -219,7 +238,7 @@ fn compare(a: &Group, b: &Group, all: bool) -> Point {
     let is_shown = |name: &str| {
         let first = name.split('.').next().unwrap_or(name);
         let other_systems = study::names().any(|name| name == first);
-        all || HEADLINES.contains(&name) || other_systems
+        all || HEADLINES.contains(&name) || is_stream_headline(name) || other_systems
     };
     let names: BTreeSet<&String> = a.measures.keys().chain(b.measures.keys()).collect();
     let is_equal = |x: &Values, y: &Values| a.seeds == b.seeds && x == y;
@@ -233,10 +252,17 @@ fn compare(a: &Group, b: &Group, all: bool) -> Point {
             _ => incomplete.push(name.clone()),
         }
     }
+    if !a.missing.is_empty() || !b.missing.is_empty() {
+        for measure in &mut measures {
+            (measure.half_width, measure.p_value) = (f64::NAN, f64::NAN);
+            measure.finding = Finding::Unknown;
+        }
+    }
     Point {
         label: a.label.clone(),
         set: a.set.clone(),
         seeds: [a.runs, b.runs],
+        missing_seeds: [a.missing.clone(), b.missing.clone()],
         paired: a.seeds == b.seeds && a.runs > 1,
         measures,
         incomplete,

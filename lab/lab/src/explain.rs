@@ -94,7 +94,9 @@ impl Explanation {
         };
         let measure = &point.config.measure;
         let asked = (measure.messages < u64::MAX).then_some(measure.messages);
-        let arrivals_end = measure.time_limit.min(volume.stop);
+        let until =
+            measure.duration.map_or(measure.time_limit, |duration| measure.warmup + duration);
+        let arrivals_end = until.min(volume.stop);
         let measured_time = arrivals_end.saturating_sub(measure.warmup);
         let in_time = volume.per_second.map(|rate| (rate * measured_time.as_secs_f64()) as u64);
         let messages = [asked, volume.messages, in_time].into_iter().flatten().min();

@@ -19,7 +19,7 @@ impl Results {
     /// Returns the tables for a terminal of this width in columns.
     #[must_use]
     pub fn to_table(&self, width: usize, style: Style) -> String {
-        table::render(&self.compared(), width, style)
+        table::render(&self.compared(), self.incomplete().as_deref(), width, style)
     }
 
     /// Returns the HTML page; `command` is the command that reproduces the numbers.
@@ -39,6 +39,7 @@ impl Results {
             seed: scenario.seed,
             facts: scenario.facts(),
             files,
+            incomplete: self.incomplete(),
         };
         html::render(&head, &self.compared())
     }

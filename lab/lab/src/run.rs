@@ -10,7 +10,7 @@ use rackweave_sim::{BuildError, Control, Threads};
 use rayon::prelude::*;
 
 use crate::error::OutputError;
-use crate::results::{Capture, PointFailure, PointResult, Results};
+use crate::results::{Capture, MissingPoint, PointFailure, PointResult, Results};
 use crate::scenario::{PointSpec, Scenario};
 use crate::study::{Setting, Study, StudyError};
 use crate::sweep::{self, PointError, PointStore, Shard};
@@ -146,7 +146,9 @@ impl Batch {
                     progress.waiting_for += wanted.saturating_sub(finished);
                 }
                 // The time limit may come first, if messages do not end.
-                let by_time = now as f64 / spec.config.measure.time_limit.ticks() as f64;
+                let measure = &spec.config.measure;
+                let end = measure.until().min(Time::ZERO + measure.time_limit);
+                let by_time = now as f64 / end.ticks() as f64;
                 shares += (finished as f64 / wanted as f64).max(by_time).min(1.0);
                 slowest = slowest.min(now);
             }
@@ -200,6 +202,10 @@ impl Batch {
         let wanted = (0..self.scenario.points.len()).filter(|index| shard.has(*index)).count();
         let ended = results.points.len() + results.summary.failures.len();
         results.summary.interrupted = self.is_cancelled() && ended < wanted;
+        if !results.summary.interrupted {
+            // Those of other shards are not missing in this one.
+            results.summary.missing.clear();
+        }
         Ok(results)
     }
 
@@ -341,6 +347,24 @@ pub fn collect(
     let mut results = Results::new(scenario, points, wall_s, peak_rss_bytes);
     results.summary.interrupted =
         cancelled && results.points.len() + failures.len() < scenario.points.len();
+    if results.summary.interrupted {
+        let has_ended = |index: &usize| results.points.iter().any(|point| point.index == *index);
+        let is_failed = |spec: &PointSpec| {
+            let set: Vec<_> = spec.set.clone();
+            failures.iter().any(|it| {
+                it.seed == spec.config.seed
+                    && it.set.iter().eq(set.iter().map(|(key, value)| (key, value)))
+            })
+        };
+        let unfinished = scenario.points.iter().enumerate();
+        let unfinished = unfinished.filter(|(index, spec)| !has_ended(index) && !is_failed(spec));
+        let missing = unfinished.map(|(_, spec)| MissingPoint {
+            set: spec.set.iter().cloned().collect(),
+            label: spec.labels[0].clone(),
+            seed: spec.config.seed,
+        });
+        results.summary.missing = missing.collect();
+    }
     results.summary.failures = failures;
     results
 }

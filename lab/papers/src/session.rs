@@ -6,7 +6,7 @@ use std::time::Instant;
 
 use rackweave_lab::error::{OutputError, ScenarioError};
 use rackweave_lab::output::OutputDir;
-use rackweave_lab::results::{PointFailure, PointResult, Results};
+use rackweave_lab::results::{PointFailure, PointResult, Results, Weight};
 use rackweave_lab::run::{Batch, PointEnd, Progress, RunError};
 use rackweave_lab::scenario::World;
 use serde::Serialize;
@@ -402,7 +402,7 @@ impl Session {
         let (figures, charts) = charts.into_iter().unzip();
         let used = || planned.runs.values().map(|run| &runs[*run]);
         let seconds = used().flat_map(|run| &run.points).map(|point| point.summary.cpu_s).sum();
-        warnings.extend(used().flat_map(|run| run.warnings().chain(run.notes())));
+        warnings.extend(used().flat_map(|run| run.warnings().chain(run.remarks(Weight::Note))));
         warnings.extend(
             used().flat_map(|run| &run.summary.failures).map(|failure| {
                 format!("a point ({}) failed: {}", failure.transport, failure.message)

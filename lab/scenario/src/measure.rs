@@ -21,6 +21,10 @@ pub struct Measure {
     /// periodic: 100,000; otherwise `"unlimited"`.
     #[serde(skip_serializing_if = "Option::is_none")]
     messages: Option<Count>,
+    /// Instead of `messages`: what starts in this time after the warm-up is measured. Default:
+    /// `messages`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    duration: Option<Unit<Span>>,
     /// Start of statistics of ports. Default: the warm-up's end.
     #[serde(skip_serializing_if = "Option::is_none")]
     queues_from: Option<Unit<Span>>,
@@ -86,6 +90,7 @@ impl Default for Measure {
         Self {
             warmup: None,
             messages: None,
+            duration: None,
             queues_from: None,
             time_limit: Unit(time_limit),
             unfinished: Unfinished::Count,
@@ -138,7 +143,22 @@ impl Measure {
     pub fn resolve(&self, endless: bool, places: Places) -> Result<MeasureConfig, Problem> {
         let usual = if endless { MeasureConfig::endless() } else { MeasureConfig::default() };
         let warmup = self.warmup.map_or(usual.warmup, |warmup| warmup.0);
-        let messages = self.messages.map_or(usual.messages, |count| count.0.unwrap_or(u64::MAX));
+        let usual_messages = if self.duration.is_some() { u64::MAX } else { usual.messages };
+        let messages = self.messages.map_or(usual_messages, |count| count.0.unwrap_or(u64::MAX));
+        let duration = self.duration.map(|duration| duration.0);
+        if duration.is_some() && messages < u64::MAX {
+            let message = "`messages` and `duration` both say what is measured";
+            let problem = Problem::new("measure.messages", message);
+            return Err(
+                problem.with_help("remove one; `messages = \"unlimited\"` leaves it to `duration`")
+            );
+        }
+        if duration.is_some_and(|duration| {
+            duration == Span::ZERO || self.time_limit.0 <= warmup + duration
+        }) {
+            let message = "`duration` must be above zero, and end before the `time_limit`";
+            return Err(Problem::new("measure.duration", message));
+        }
         if self.time_limit.0 <= warmup {
             return Err(Problem::new(
                 "measure.time_limit",
@@ -162,6 +182,7 @@ impl Measure {
         let mut config = MeasureConfig::default();
         config.warmup = warmup;
         config.messages = messages;
+        config.duration = duration;
         config.ports_from = ports_from;
         config.time_limit = self.time_limit.0;
         config.sample_every = self.sample_every.0;
@@ -198,12 +219,14 @@ impl Measure {
     /// Refuses keys that have no meaning for a kind of workload that is measured as a whole. `help` says what takes
     /// their place.
     pub fn check_for_many(&self, kind: &str, help: Option<&'static str>) -> Result<(), Problem> {
-        if self.messages.is_none() {
-            return Ok(());
-        }
+        let key = match (self.messages, self.duration) {
+            (None, None) => return Ok(()),
+            (Some(_), _) => "messages",
+            (None, Some(_)) => "duration",
+        };
         let message =
-            format!("`messages` has no meaning with [workload.{kind}], all of which is measured");
-        let problem = Problem::new("measure.messages", message);
+            format!("`{key}` has no meaning with [workload.{kind}], all of which is measured");
+        let problem = Problem::new(format!("measure.{key}"), message);
         Err(match help {
             Some(help) => problem.with_help(help),
             None => problem,

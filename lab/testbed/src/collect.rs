@@ -74,6 +74,7 @@ impl<'a> ReportCollector<'a> {
             exchanges: streams.map(|stream| stream.workload.exchange).collect(),
             wanted: measure.messages.min(total.unwrap_or(u64::MAX)),
             warmup: Time::ZERO + measure.warmup,
+            until: measure.until(),
             in_order: false,
         });
         Self {
@@ -210,7 +211,7 @@ impl<'a> ReportCollector<'a> {
     }
 
     /// Returns whether all messages to measure have ended.
-    pub(super) const fn is_done(&self) -> bool {
+    pub(super) fn is_done(&mut self) -> bool {
         self.collector.is_done()
     }
 

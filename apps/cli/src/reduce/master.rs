@@ -73,12 +73,15 @@ pub(super) fn of_members(event: &MemberEvent) -> String {
         MemberEvent::Left { worker } => {
             format!("worker {worker} has left; another process can take its place\n")
         }
-        MemberEvent::Waiting { workers } => {
-            let numbers: Vec<String> = workers.iter().map(u8::to_string).collect();
-            let noun = if workers.len() == 1 { "worker" } else { "workers" };
-            format!("waiting for {noun} {} to join\n", numbers.join(", "))
-        }
+        MemberEvent::Waiting { workers } => format!("waiting for {} to join\n", numbers(workers)),
     }
+}
+
+/// Names workers.
+pub(super) fn numbers(workers: &[u8]) -> String {
+    let numbers: Vec<String> = workers.iter().map(u8::to_string).collect();
+    let noun = if workers.len() == 1 { "worker" } else { "workers" };
+    format!("{noun} {}", numbers.join(", "))
 }
 
 pub(super) fn show(event: &MasterEvent, quiet: bool) {

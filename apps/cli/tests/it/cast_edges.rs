@@ -309,6 +309,22 @@ fn a_receiver_without_a_sender_ends_on_a_signal() {
 }
 
 #[test]
+fn a_folder_that_is_renamed_while_files_arrive_is_not_the_one_that_was_asked_for() {
+    let folder = tempfile::tempdir().unwrap();
+    let what = file(folder.path(), "what", 3_000_000);
+    let [place, away] = ["to", "away"].map(|name| folder.path().join(name));
+    let receiver = Receiver::into(&place, &["--once"]);
+    let child = send(&[&what], &receiver.address, &["--rate", "50 Mbps"]).spawn().unwrap();
+    until("a part", || len(&place.join("what.part")) > 500_000);
+    std::fs::rename(&place, &away).unwrap();
+    let output = child.wait_with_output().unwrap();
+    let (printed, exit) = ended(receiver);
+    assert_eq!((code(&output), exit), (Some(1), Some(1)), "{output:?} {printed}");
+    assert!(printed.contains("it, or its folder, was removed or renamed"), "{printed}");
+    assert!(!place.exists() && !away.join("what").exists());
+}
+
+#[test]
 fn what_is_sent_must_stay_what_it_is() {
     let cases: [(&str, Change, &str); 6] = [
         (

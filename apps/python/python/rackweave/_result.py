@@ -101,6 +101,12 @@ class Result:
         """Whether the run was stopped, so that points are missing."""
         return bool(self.summary["interrupted"])
 
+    @property
+    def missing(self) -> "list[dict[str, Any]]":
+        """The points of the sweep that have no results: the run was stopped before, or the simulator failed in them. Each has ``set`` and
+        ``seed``."""
+        return self.summary.get("missing", []) + self.summary.get("failures", [])
+
     def html(self) -> str:
         """The page ``report.html``."""
         return self._native.html()
@@ -121,7 +127,9 @@ class Result:
         points = self.summary["points"]
         labels = ", ".join(dict.fromkeys(point["label"] for point in points))
         noun = "point" if len(points) == 1 else "points"
-        return f"<rackweave.Result {self.summary['scenario']}: {len(points)} {noun} ({labels})>"
+        lacking = len(self.missing)
+        partial = f", {lacking} without results" if lacking else ", interrupted" if self.interrupted else ""
+        return f"<rackweave.Result {self.summary['scenario']}: {len(points)} {noun} ({labels}){partial}>"
 
     def _repr_html_(self) -> str:
         # The page has styles for `body` and follows the browser's theme, so it gets a document of its own.

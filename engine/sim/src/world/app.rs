@@ -128,6 +128,7 @@ impl<'a> Apps<'a> {
             exchanges: streams.iter().map(|(config, ..)| config.workload.exchange).collect(),
             wanted: if is_measured { wanted } else { u64::MAX },
             warmup: Time::ZERO + measure.warmup,
+            until: measure.until(),
             in_order: true,
         };
         let is_shard = division.as_ref().is_some_and(|division| division.shard.is_some());
@@ -166,13 +167,18 @@ impl<'a> Apps<'a> {
         self.collector.progress()
     }
 
+    /// Whether all measured messages have started.
+    fn have_started(&self) -> bool {
+        self.collector.have_started() || self.started() == self.progress().0
+    }
+
     /// The number of measured messages of the first stream that have started.
     pub(super) fn started(&self) -> u64 {
         self.collector.started_messages()
     }
 
     /// Whether all measured messages have ended; runs that are measured by their nodes have none.
-    pub(super) const fn is_done(&self) -> bool {
+    pub(super) fn is_done(&mut self) -> bool {
         !self.is_measured || self.collector.is_done()
     }
 
@@ -357,10 +363,11 @@ impl<M: Model> World<'_, M> {
         let app = &self.apps.apps[host.0 as usize];
         let has_ended = self.apps.streams.is_empty() || app.has_ended(0);
         self.apps.collector.set_ended(host, has_ended);
-        if self.apps.stop_load && self.apps.started() == self.apps.progress().0 {
+        if self.apps.stop_load && self.apps.have_started() {
             self.apps.stop();
         }
-        self.apps.may_be_done |= self.apps.is_done();
+        let is_done = self.apps.is_done();
+        self.apps.may_be_done |= is_done;
     }
 
     fn on_record(&mut self, host: HostId, record: Record) {

@@ -336,7 +336,7 @@ impl<'a, M: Model> World<'a, M> {
     }
 
     /// Whether all measured messages have ended and all nodes are done.
-    fn is_done(&self) -> bool {
+    fn is_done(&mut self) -> bool {
         self.hosts.nodes.unfinished == 0 && self.apps.is_done()
     }
 

@@ -122,6 +122,9 @@ struct Summary {
     now: Time,
     started: u64,
     under_way: u64,
+    under_way_beside: u64,
+    last_start: Time,
+    have_started: bool,
     active_hosts: u32,
     /// The ends of messages that are not recorded yet.
     ended: u64,
@@ -139,6 +142,9 @@ impl Summary {
         now: Time::ZERO,
         started: 0,
         under_way: 0,
+        under_way_beside: 0,
+        last_start: Time::ZERO,
+        have_started: true,
         active_hosts: 0,
         ended: 0,
         failed: 0,
@@ -154,6 +160,9 @@ impl Summary {
             now: self.now.max(other.now),
             started: self.started + other.started,
             under_way: self.under_way + other.under_way,
+            under_way_beside: self.under_way_beside + other.under_way_beside,
+            last_start: self.last_start.max(other.last_start),
+            have_started: self.have_started && other.have_started,
             active_hosts: self.active_hosts + other.active_hosts,
             ended: self.ended + other.ended,
             failed: self.failed + other.failed,
@@ -328,10 +337,17 @@ impl<M: Model> World<'_, M> {
             if number == 0 {
                 sum.publish(control, wanted);
             }
-            let has_limit = self.apps.collector.has_limit();
-            if sum.under_way == 0 && (has_limit || sum.active_hosts == 0) {
-                self.net.advance(reached);
-                return Ok(End::AllDone);
+            if sum.under_way == 0 && (sum.have_started || sum.active_hosts == 0) {
+                if !self.apps.collector.has_limit() {
+                    // As `Collector::is_done` does in a run without shards.
+                    self.apps.collector.end_with_the_first_stream(sum.last_start);
+                    sum = meeting.sum(turn, number, self.summary(Sent::default(), control))?;
+                    turn += 1;
+                }
+                if sum.under_way_beside == 0 {
+                    self.net.advance(reached);
+                    return Ok(End::AllDone);
+                }
             }
             if sum.is_cancelled {
                 return Ok(End::Cancelled);
@@ -359,6 +375,9 @@ impl<M: Model> World<'_, M> {
             now: self.net.now(),
             started: collector.started_messages(),
             under_way: collector.under_way(),
+            under_way_beside: collector.under_way_beside(),
+            last_start: collector.last_start(),
+            have_started: collector.have_started(),
             active_hosts: collector.active_hosts(),
             ended: sent.ended,
             failed: sent.failed,

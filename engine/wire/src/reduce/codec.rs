@@ -41,6 +41,7 @@ mod kind {
     pub(super) const CHUNK: u8 = 23;
     pub(super) const CHUNK_SUM: u8 = 24;
     pub(super) const WAITING: u8 = 25;
+    pub(super) const VECTOR_NAMED: u8 = 26;
 }
 
 /// A message that was read from bytes.
@@ -140,7 +141,7 @@ pub fn encode(header: &Header, out: &mut Vec<u8>) {
             out.put_u32(instance);
             out.put_u32(u32::from(phase as u8) << 24);
         }
-        Body::VectorProgress { version, low, .. } => {
+        Body::VectorProgress { version, low, .. } | Body::VectorNamed { version, digest: low } => {
             out.put_u32(version);
             out.put_u64(low.get());
         }
@@ -242,6 +243,9 @@ pub fn decode(bytes: &[u8]) -> Result<Decoded, Malformed> {
             let (version, low) = (reader.u32()?, Id64::new(reader.u64()?));
             Body::VectorProgress { version, low, is_known: has_flag }
         }
+        kind::VECTOR_NAMED => {
+            Body::VectorNamed { version: reader.u32()?, digest: Id64::new(reader.u64()?) }
+        }
         kind::OPEN_VECTOR => Body::OpenVector(OpenVector::decode(&mut reader)?),
         kind::CHUNK => Body::Chunk(Chunk::decode(&mut reader)?),
         kind::CHUNK_SUM => Body::ChunkSum(Chunk::decode(&mut reader)?),
@@ -273,6 +277,7 @@ fn phase(code: u8) -> Result<Phase, Malformed> {
         2 => Phase::Quiesce,
         3 => Phase::Done,
         4 => Phase::Failed,
+        5 => Phase::Commit,
         other => return Err(field("phase", other)),
     })
 }
@@ -282,6 +287,9 @@ fn state(reader: &mut Reader<'_>, operator: Operator) -> Result<State, Malformed
     let (epochs, drained, window) = (reader.u16()?, reader.u16()?, reader.u16()?);
     let (copies, code) = (reader.u8()?, reader.u8()?);
     let phase = phase(code)?;
+    if phase == Phase::Commit {
+        return Err(field("phase", code));
+    }
     let is_running = !matches!(phase, Phase::Wait | Phase::Failed);
     if is_running && (!(1..=2).contains(&copies) || epochs == 0) {
         return Err(field("number of copies", copies));
@@ -340,6 +348,7 @@ const fn kind_and_count(body: &Body) -> (u8, u8) {
         Body::JoinVector { .. } => (kind::JOIN_VECTOR, 0),
         Body::VectorState { .. } => (kind::VECTOR_STATE, 0),
         Body::VectorProgress { is_known, .. } => (kind::VECTOR_PROGRESS, flag(*is_known, FLAG)),
+        Body::VectorNamed { .. } => (kind::VECTOR_NAMED, 0),
         Body::OpenVector(_) => (kind::OPEN_VECTOR, 0),
         Body::Chunk(_) => (kind::CHUNK, 0),
         Body::ChunkSum(_) => (kind::CHUNK_SUM, 0),

@@ -33,12 +33,13 @@
 //! | 17 | [`Body::Close`] | master to switch, worker to master | |
 //! | 18 | [`Body::Unknown`] | switch to the sender | |
 //! | 19 | [`Body::JoinVector`] | worker to master | instance (32), cookie (64), digest (64); a [`Shape`] |
-//! | 20 | [`Body::VectorState`] | master to worker | version (32), instance (32), phase (8), reserved (24); a [`Plan`] |
+//! | 20 | [`Body::VectorState`] | master to worker | version (32), instance (32), phase (8), reserved (24); a [`Plan`], or at the end a digest (64) and zeros |
 //! | 21 | [`Body::VectorProgress`] | worker to master | version (32), chunk (64); flag 1: it has sums of the step |
 //! | 22 | [`Body::OpenVector`] | master to aggregator | cookie (64), pool (16), elements (16), format (8), workers (8); their addresses |
 //! | 23 | [`Body::Chunk`] | worker to aggregator | number (64), elements (16), exponent (8), format (8); the elements |
 //! | 24 | [`Body::ChunkSum`] | aggregator to worker | as chunk: the sums |
 //! | 25 | [`Body::Waiting`] | aggregator to worker | number (64), bitmap of the workers whose chunk is missing (64) |
+//! | 26 | [`Body::VectorNamed`] | worker to master | version (32), digest (64) |
 
 mod address;
 mod codec;
@@ -56,6 +57,7 @@ pub use address::{MASTER, address_of, number_of};
 pub use codec::{Decoded, decode, encode};
 pub use vector::{
     Chunk, Format, MAX_CHUNK_BYTES, MAX_POOL, OpenVector, PLAN_BYTES, Plan, SHAPE_BYTES, Shape,
+    digest_of_done, done_payload,
 };
 
 /// The UDP port of workers, masters and switches, our choice.
@@ -221,7 +223,8 @@ pub enum Body {
         /// A digest of its vectors, or 0: who takes the place of a worker must have the same ones, as others may have sums of them.
         digest: Id64,
     },
-    /// What a worker has to know about a job that adds up vectors. A newer version replaces an older one. The payload is a [`Plan`].
+    /// What a worker has to know about a job that adds up vectors. A newer version replaces an older one. The payload is a [`Plan`]; in
+    /// [`Phase::Done`] it is [`done_payload`].
     VectorState {
         /// The version of the state. 0 answers a worker whose vectors are not those of the job, which are in the plan.
         version: u32,
@@ -238,6 +241,13 @@ pub enum Body {
         low: Id64,
         /// Whether it has been in the job before the present attempt, so that `low` has a meaning.
         is_known: bool,
+    },
+    /// The worker has this version of the state, which is a commit, and its result has its name.
+    VectorNamed {
+        /// The version.
+        version: u32,
+        /// A digest of the sums, the same at all workers.
+        digest: Id64,
     },
     /// Reserves slots for vectors, or renews the reservation. The answers are those to [`Body::Open`]; [`Body::Opened`] has the size of
     /// the pool. The payload is the addresses of the workers.
@@ -303,6 +313,8 @@ pub enum Phase {
     Done = 3,
     /// The job has failed.
     Failed = 4,
+    /// All workers have their results, under no name yet: each gives its result its name. Jobs of vectors only.
+    Commit = 5,
 }
 
 /// The fields of a [`Body::Open`].
@@ -413,7 +425,8 @@ impl Header {
                 Body::State(_) => 20,
                 Body::JoinVector { .. } => 20,
                 Body::VectorState { .. } => 12,
-                Body::VectorProgress { .. } | Body::Chunk(_) | Body::ChunkSum(_) => 12,
+                Body::VectorProgress { .. } | Body::VectorNamed { .. } => 12,
+                Body::Chunk(_) | Body::ChunkSum(_) => 12,
                 Body::OpenVector(_) => 14,
                 Body::Waiting { .. } => 16,
             }
@@ -495,6 +508,9 @@ impl Header {
             Body::VectorProgress { version, low, is_known } => {
                 let known = if is_known { "" } else { ", new" };
                 write!(f, "VECTOR-PROGRESS {version} chunk {}{known}", low.get())
+            }
+            Body::VectorNamed { version, digest } => {
+                write!(f, "VECTOR-NAMED {version} digest {:016x}", digest.get())
             }
             Body::OpenVector(open) => write!(
                 f,

@@ -18,6 +18,21 @@ pub const SHAPE_BYTES: u32 = 12;
 /// Bytes of a [`Plan`], the payload of a [`super::Body::VectorState`].
 pub const PLAN_BYTES: u32 = 32;
 
+/// Returns the payload of a [`super::Body::VectorState`] at the end of a job: the digest of its sums.
+#[must_use]
+pub fn done_payload(digest: u64) -> Vec<u8> {
+    let mut out = Vec::with_capacity(PLAN_BYTES as usize);
+    out.put_u64(digest);
+    out.resize(PLAN_BYTES as usize, 0);
+    out
+}
+
+/// Returns the digest of [`done_payload`]; `None` if the payload is too short.
+#[must_use]
+pub fn digest_of_done(payload: &[u8]) -> Option<u64> {
+    payload.first_chunk().map(|bytes| u64::from_be_bytes(*bytes))
+}
+
 /// What the elements of a vector are, on their way.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(u8)]

@@ -3,9 +3,10 @@
 //! The definitions, for the simulator and the testbed alike:
 //!
 //! - *Measured* messages are the first ones of the first stream that start after the warm-up, up to the wanted
-//!   number, and the messages of other streams that start between the warm-up and the last of them. Of messages that
-//!   start at the same time, those of the host with the lower number are first, and those of one host in its own order.
-//! - The run is *done* when all measured messages of the first stream have ended.
+//!   number or for the wanted time, and the messages of other streams that start between the warm-up and the last of them. Of
+//!   messages that start at the same time, those of the host with the lower number are first, and those of one host in its own
+//!   order.
+//! - The run is *done* when all measured messages of all streams have ended.
 //! - *Goodput* is the payload that receivers have stored from the warm-up to the end of the measured time, of messages
 //!   complete or not, by the host that started the exchange.
 //! - The *ideal time* of a message is what it would take on the unloaded path; of a request, there and back. Its
@@ -76,6 +77,8 @@ pub struct CollectorConfig {
     pub wanted: u64,
     /// Messages that start before this are not measured.
     pub warmup: Time,
+    /// Messages that start at this time or later are not measured; [`Time::MAX`] if their number decides.
+    pub until: Time,
     /// Whether all hosts report starts as they happen, in the order of time, as in a simulator. Otherwise hosts
     /// report in batches ([`Collector::reported`]).
     pub in_order: bool,
@@ -136,6 +139,10 @@ pub struct Collector {
     /// Number of messages of the first stream that may be measured, and have started and not ended.
     started: u64,
     under_way: u64,
+    /// The same for the other streams.
+    beside: u64,
+    /// The last start of a message of the first stream.
+    last_start: Time,
     /// Only messages before this position are measured; `None` until it is known.
     limit: Option<Position>,
     /// If starts are reported in order, the time of the last report.
@@ -161,7 +168,13 @@ impl Collector {
             next_serial: 0,
             started: 0,
             under_way: 0,
-            limit: (config.wanted == 0).then_some((Time::ZERO, HostId(0), 0)),
+            beside: 0,
+            last_start: Time::ZERO,
+            limit: match (config.wanted, config.until) {
+                (0, _) => Some((Time::ZERO, HostId(0), 0)),
+                (_, Time::MAX) => None,
+                (_, until) => Some((until, HostId(0), 0)),
+            },
             latest: Time::ZERO,
             hosts: vec![Progress { until: Time::ZERO, has_ended: false }; hosts],
             active_hosts: config.hosts,
@@ -191,9 +204,12 @@ impl Collector {
             self.open.len() as u32 - 1
         });
         self.open[slot as usize] = Some(Entry { serial, order, start, sent: None });
-        if start.stream == 0 {
+        if start.stream > 0 {
+            self.beside += 1;
+        } else {
             self.started += 1;
             self.under_way += 1;
+            self.last_start = self.last_start.max(start.at);
             if !self.config.in_order {
                 self.find_limit();
             }
@@ -203,6 +219,11 @@ impl Collector {
 
     fn may_be_measured(&self, position: Position) -> bool {
         position.0 >= self.config.warmup && self.limit.is_none_or(|limit| position < limit)
+    }
+
+    /// The number of messages under way of the first stream or of the others, as this stream is.
+    const fn count(&mut self, stream: u16) -> &mut u64 {
+        if stream == 0 { &mut self.under_way } else { &mut self.beside }
     }
 
     fn entry(&mut self, id: RecordId) -> Option<&mut Entry> {
@@ -217,7 +238,7 @@ impl Collector {
         let Some(entry) = self.entry(id).copied() else { return };
         self.open[id.slot as usize] = None;
         self.free.push(id.slot);
-        self.under_way -= u64::from(entry.start.stream == 0);
+        *self.count(entry.start.stream) -= 1;
         // Clocks of two hosts may differ.
         let at = at.max(entry.start.at);
         self.last_end = self.last_end.max(at);
@@ -329,7 +350,7 @@ impl Collector {
         for slot in 0..self.open.len() {
             if let Some(entry) = self.open[slot].take_if(|entry| entry.position() >= limit) {
                 self.free.push(slot as u32);
-                self.under_way -= u64::from(entry.start.stream == 0);
+                *self.count(entry.start.stream) -= 1;
             }
         }
     }
@@ -351,6 +372,26 @@ impl Collector {
         self.under_way
     }
 
+    /// Number of messages of the other streams that may be measured and have not ended.
+    #[must_use]
+    pub const fn under_way_beside(&self) -> u64 {
+        self.beside
+    }
+
+    /// When the last message of the first stream started that may be measured.
+    #[must_use]
+    pub const fn last_start(&self) -> Time {
+        self.last_start
+    }
+
+    /// Whether all messages that are measured have started.
+    #[must_use]
+    pub fn have_started(&self) -> bool {
+        let Some((until, ..)) = self.limit else { return false };
+        let hosts = || self.hosts.iter().map(|host| host.until).min().unwrap_or(Time::MAX);
+        until <= if self.config.in_order { self.latest } else { hosts() }
+    }
+
     /// Number of hosts whose first stream has not ended.
     #[must_use]
     pub const fn active_hosts(&self) -> u32 {
@@ -362,6 +403,8 @@ impl Collector {
         self.is_share = false;
         self.started += other.started;
         self.under_way += other.under_way;
+        self.beside += other.beside;
+        self.last_start = self.last_start.max(other.last_start);
         self.last_end = self.last_end.max(other.last_end);
         self.latest = self.latest.max(other.latest);
         self.open.extend(other.open);
@@ -371,10 +414,22 @@ impl Collector {
         }
     }
 
-    /// Whether all messages to be measured have ended.
-    #[must_use]
-    pub const fn is_done(&self) -> bool {
-        self.under_way == 0 && (self.limit.is_some() || self.active_hosts == 0)
+    /// Whether all messages to be measured have ended. If the first stream has ended at all hosts, its last start ends the measured
+    /// time.
+    pub fn is_done(&mut self) -> bool {
+        // What a share of the hosts knows is not enough.
+        if self.is_share || self.under_way > 0 || self.active_hosts > 0 && !self.have_started() {
+            return false;
+        }
+        if self.limit.is_none() {
+            self.end_with_the_first_stream(self.last_start);
+        }
+        self.beside == 0
+    }
+
+    /// Restricts the measured messages to the ones up to the first stream's last start, as all shards of a run know it.
+    pub fn end_with_the_first_stream(&mut self, last_start: Time) {
+        self.set_limit((last_start, HostId(u32::MAX), u64::MAX));
     }
 
     /// Numbers of measured messages (`u64::MAX` if unknown) and of ended messages of the first stream.
@@ -473,6 +528,7 @@ mod tests {
             exchanges: vec![Exchange::OneWay; 2],
             wanted,
             warmup: Time::from_ticks(100),
+            until: Time::MAX,
             in_order: true,
         })
     }
@@ -509,6 +565,51 @@ mod tests {
             assert_eq!((all.is_done(), all.progress()), (true, (4, 4)));
             assert_eq!((sources(&all), all.last_end()), (expected, Some(Time::from_ticks(301))));
         }
+    }
+
+    /// The last measured messages of other streams count as much as those of the first: the run waits for them, and not for later ones.
+    #[test]
+    fn a_run_is_done_when_all_streams_are() {
+        let mut all = collector(1);
+        let beside = all.started(start(1, 3, 150), 0);
+        let first = all.started(start(0, 1, 200), 0);
+        all.started(start(1, 4, 201), 0);
+        all.ended(first, Time::from_ticks(300), MessageEnd::Completed);
+        assert!(!all.is_done());
+        all.ended(beside, Time::from_ticks(310), MessageEnd::Completed);
+        assert!(all.is_done());
+        assert_eq!((sources(&all), all.progress()), (vec![(1, 3), (0, 1)], (1, 1)));
+    }
+
+    #[test]
+    fn a_time_decides_which_messages_are_measured() {
+        let config = CollectorConfig { until: Time::from_ticks(200), ..collector(1).config };
+        let mut all = Collector::new(CollectorConfig { wanted: u64::MAX, ..config });
+        assert!(!all.is_done(), "none has started yet");
+        let messages = [(0, 99), (1, 100), (0, 199), (0, 200)]
+            .map(|(stream, at)| all.started(start(stream, 1, at), 0));
+        assert_eq!(sources(&all), [(1, 1), (0, 1)]);
+        all.ended(messages[1], Time::from_ticks(250), MessageEnd::Completed);
+        assert!(!all.is_done());
+        all.ended(messages[2], Time::from_ticks(251), MessageEnd::Completed);
+        assert!(all.is_done());
+    }
+
+    /// A workload that stops by itself has no number of messages: its last start ends the measured time of the others.
+    #[test]
+    fn the_first_stream_may_end_before_the_wanted_number() {
+        let mut all = collector(u64::MAX);
+        let first = all.started(start(0, 1, 200), 0);
+        let beside = [150, 200, 260].map(|at| all.started(start(1, 3, at), 0));
+        (0..10).for_each(|host| all.set_ended(HostId(host), true));
+        all.ended(first, Time::from_ticks(270), MessageEnd::Completed);
+        assert!(!all.is_done());
+        for id in &beside[..2] {
+            assert!(!all.is_done());
+            all.ended(*id, Time::from_ticks(280), MessageEnd::Completed);
+        }
+        assert!(all.is_done());
+        assert_eq!(sources(&all).len(), 3);
     }
 
     /// Collectors that each have some of the hosts measure the same messages as one for all.

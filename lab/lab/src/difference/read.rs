@@ -9,8 +9,8 @@ use serde_json::{Map, Value};
 use thiserror::Error;
 
 use super::Setting;
-use crate::results::WALL_CLOCK_FIELDS;
 use crate::results::seeds::SEED;
+use crate::results::{MissingPoint, WALL_CLOCK_FIELDS};
 
 /// The values of a measure, each with the seed of its run.
 pub(super) type Values = Vec<(Option<u64>, f64)>;
@@ -63,6 +63,8 @@ pub struct Origin {
     pub runs: usize,
     /// Whether points are missing, because the run was stopped or failed.
     pub is_partial: bool,
+    /// The names of the points that have no results.
+    pub missing: Vec<String>,
 }
 
 /// A result.
@@ -82,6 +84,8 @@ pub(super) struct Group {
     pub(super) runs: usize,
     pub(super) seeds: Vec<Option<u64>>,
     pub(super) measures: BTreeMap<String, Values>,
+    /// The seeds that have no results.
+    pub(super) missing: Vec<u64>,
 }
 
 impl Group {
@@ -130,6 +134,7 @@ impl Results {
                     runs: 0,
                     seeds: Vec::new(),
                     measures: BTreeMap::new(),
+                    missing: Vec::new(),
                 }),
             };
             // A run that counts twice would narrow the interval.
@@ -148,12 +153,21 @@ impl Results {
             group.seeds.sort_unstable();
             group.measures.values_mut().for_each(|values| values.sort_by_key(|(seed, _)| *seed));
         }
+        let missing = without_results(summary);
+        for group in &mut groups {
+            let is_of = |it: &&MissingPoint| {
+                let others = it.set.iter().filter(|(key, _)| *key != SEED);
+                it.label == group.label && others.eq(group.set.iter())
+            };
+            group.missing = missing.iter().filter(is_of).map(|it| it.seed).collect();
+        }
         let failed = summary["failures"].as_array().is_some_and(|failures| !failures.is_empty());
         let origin = Origin {
             path: path.to_owned(),
             scenario: text(&summary["scenario"]),
             version: text(&summary["version"]),
             runs: points.len(),
+            missing: missing.iter().map(MissingPoint::name).collect(),
             is_partial: failed || summary["interrupted"] == Value::Bool(true),
         };
         Ok(Self { origin, groups, keys })
@@ -172,6 +186,20 @@ impl Results {
         };
         names.into_iter().filter_map(setting).collect()
     }
+}
+
+/// Returns the points of a summary that were not finished, or in which the simulator failed.
+fn without_results(summary: &Value) -> Vec<MissingPoint> {
+    let of = |list: &str, label: &str| {
+        let points = summary[list].as_array().map_or(&[][..], Vec::as_slice);
+        let point = |point: &Value| MissingPoint {
+            set: point["set"].as_object().cloned().unwrap_or_default(),
+            label: point[label].as_str().unwrap_or_default().to_owned(),
+            seed: point[SEED].as_u64().unwrap_or(0),
+        };
+        points.iter().map(point).collect::<Vec<_>>()
+    };
+    [of("missing", "label"), of("failures", "transport")].concat()
 }
 
 fn read_text(path: &Path) -> Result<String, ReadError> {
@@ -197,7 +225,9 @@ fn collect(path: &str, value: &Value, seed: Option<u64>, measures: &mut BTreeMap
         }
         Value::Array(entries) => {
             for (nth, entry) in entries.iter().enumerate() {
-                let name = match (entry.get("up_to_bytes"), &entry["label"]) {
+                // Streams are named by their arrivals: their labels, those of transports, are compared with each other.
+                let name = if entry["arrivals"].is_string() { "arrivals" } else { "label" };
+                let name = match (entry.get("up_to_bytes"), &entry[name]) {
                     (Some(Value::Number(edge)), _) => edge.to_string(),
                     // The last size bucket has no edge.
                     (Some(Value::Null), _) => "more".to_owned(),

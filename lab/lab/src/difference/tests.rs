@@ -194,6 +194,33 @@ fn a_measure_that_some_seeds_lack_is_not_compared() {
     assert!(Difference::between(&whole, &whole, false).is_none());
 }
 
+/// A larger buffer shortens the incast alone: that is shown without `--all`.
+#[test]
+fn the_percentiles_of_every_stream_are_compared() {
+    let point = |p99: f64| {
+        let stream = |arrivals: &str, p99: f64| {
+            json!({
+                "arrivals": arrivals, "label": "homa", "messages": {"completed": 40},
+                "slowdown": {"p50": 1.0, "p99": p99, "p999": p99},
+            })
+        };
+        json!([{
+            "label": "homa", "set": {"seed": 1}, "slowdown": {"p99": 2.0},
+            "background": [stream("incast", p99), stream("poisson", 3.0)],
+        }])
+    };
+    let difference = Difference::between(&of_points(&point(9.0)), &of_points(&point(4.5)), false);
+    let measures = &difference.points[0].measures;
+    let names: Vec<_> = measures.iter().map(|it| it.name.as_str()).collect();
+    let of = |stream: &str| {
+        ["messages.completed", "slowdown.p50", "slowdown.p99"]
+            .map(|measure| format!("background[{stream}].{measure}"))
+    };
+    assert_eq!(names, [&of("incast")[..], &of("poisson 1"), &["slowdown.p99".to_owned()]].concat());
+    let text = difference.to_text(false);
+    assert!(text.contains("background[incast].slowdown.p99  9.00 -> 4.50  -50.0 %"), "{text}");
+}
+
 #[test]
 fn streams_with_one_label_are_two_and_the_largest_messages_have_a_bucket() {
     let point = |p99: f64| {
@@ -230,6 +257,26 @@ fn results_without_a_common_point_or_that_were_interrupted_are_not_the_same() {
     let summary = json!({"scenario": "s", "version": "v", "interrupted": true, "points": [point]});
     let partial = Results::from_summary(Path::new("out/s"), &summary, BTreeMap::new()).unwrap();
     assert!(!Difference::between(&partial, &partial, false).is_none());
+}
+
+/// The mean of the seeds that ended is no mean of all: its difference from another one is not known.
+#[test]
+fn seeds_without_results_are_named_and_leave_nothing_to_compare() {
+    let point = |seed: u64, p99: f64| json!({"label": "homa", "set": {"seed": seed}, "slowdown": {"p99": p99}});
+    let whole = of_points(&json!([point(1, 10.0), point(2, 11.0), point(3, 12.0)]));
+    let summary = json!({
+        "scenario": "s", "version": "v", "interrupted": true, "points": [point(1, 2.0), point(2, 3.0)],
+        "missing": [{"label": "homa", "set": {"seed": 3}, "seed": 3}],
+    });
+    let partial = Results::from_summary(Path::new("out/s"), &summary, BTreeMap::new()).unwrap();
+    let difference = Difference::between(&whole, &partial, false);
+    assert_eq!(difference.of[1].missing, ["homa, seed 3"]);
+    assert_eq!(difference.points[0].missing_seeds, [vec![], vec![3]]);
+    assert!(difference.points[0].measures.iter().all(|it| it.finding == Finding::Unknown));
+    let text = difference.to_text(false);
+    assert!(text.contains("partial, no results: homa, seed 3"), "{text}");
+    assert!(text.contains("no results of seed 3 in B: the means are not comparable"), "{text}");
+    assert!(!text.contains("+-"), "{text}");
 }
 
 /// A percentile that is missing in the same seed of both is no difference between them.

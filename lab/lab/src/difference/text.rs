@@ -66,7 +66,7 @@ impl Difference {
         if unknown > 0 {
             let _ = writeln!(
                 text,
-                "{unknown} of {total} measures differ, and one seed does not say by how much they do anyway: sweep `seed` over three or more values in both."
+                "{unknown} of {total} measures are not known to differ: one seed says nothing of noise, and seeds without results leave no mean; sweep `seed` over three or more values in both."
             );
         }
         if same > 0 {
@@ -78,9 +78,13 @@ impl Difference {
 
 fn origin_line(name: &str, origin: &Origin) -> String {
     let runs = if origin.runs == 1 { "1 run".to_owned() } else { format!("{} runs", origin.runs) };
-    let partial = if origin.is_partial { ", not all points" } else { "" };
+    let partial = match (origin.is_partial, origin.missing.len()) {
+        (false, _) => String::new(),
+        (true, 0) => "   partial: points have no results\n".to_owned(),
+        (true, _) => format!("   partial, no results: {}\n", origin.missing.join("; ")),
+    };
     format!(
-        "{name}  {}: {}, {runs}{partial}, rackweave {}\n",
+        "{name}  {}: {}, {runs}, rackweave {}\n{partial}",
         origin.path.display(),
         origin.scenario,
         origin.version
@@ -113,6 +117,16 @@ fn point_text(point: &Point, all: bool) -> String {
         );
         text.push_str(line.trim_end());
         text.push('\n');
+    }
+    for (side, seeds) in ["A", "B"].iter().zip(&point.missing_seeds) {
+        let seeds: Vec<String> = seeds.iter().map(u64::to_string).collect();
+        if !seeds.is_empty() {
+            let seeds = seeds.join(", ");
+            let _ = writeln!(
+                text,
+                "  no results of seed {seeds} in {side}: the means are not comparable"
+            );
+        }
     }
     if let Some(first) = point.incomplete.first() {
         let more = match point.incomplete.len() - 1 {

@@ -139,7 +139,8 @@ impl Redrawn {
 
     /// Returns the page, with links to these files next to it.
     fn html(&self, files: Vec<String>) -> String {
-        html::render(&Head { files, ..self.head.clone() }, &self.results.compared())
+        let incomplete = self.results.incomplete();
+        html::render(&Head { files, incomplete, ..self.head.clone() }, &self.results.compared())
     }
 
     /// Returns remarks: results of other versions.
@@ -183,6 +184,7 @@ fn head(sources: &[Source]) -> Head {
         seed: first.seed,
         facts: first.facts.iter().filter(is_common).cloned().collect(),
         files: Vec::new(),
+        incomplete: None,
     }
 }
 
@@ -198,6 +200,7 @@ fn summary(sources: &[Source]) -> Summary {
         peak_rss_bytes: sources.iter().map(|source| source.peak_rss_bytes).max().unwrap_or(0),
         interrupted: sources.iter().any(|source| source.is_interrupted),
         failures: sources.iter().flat_map(|source| source.failures.clone()).collect(),
+        missing: sources.iter().flat_map(|source| source.missing.clone()).collect(),
         version: versions.join(", "),
     }
 }

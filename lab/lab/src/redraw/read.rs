@@ -14,7 +14,7 @@ use crate::error::OutputError;
 use crate::null::Nullable;
 use crate::output::{COMMAND_LINE, SavedDir};
 use crate::results::seeds::SEED;
-use crate::results::{PointFailure, PointResult, PointSummary};
+use crate::results::{MissingPoint, PointFailure, PointResult, PointSummary};
 use crate::scenario::{Scenario, ScenarioText, World};
 use crate::study::{self, StudySummary};
 use crate::sweep::SWEEP;
@@ -41,6 +41,7 @@ pub(super) struct Source {
     pub(super) peak_rss_bytes: u64,
     pub(super) is_interrupted: bool,
     pub(super) failures: Vec<PointFailure>,
+    pub(super) missing: Vec<MissingPoint>,
     pub(super) points: Vec<PointResult>,
     /// The indices of its points in its own files, in their order.
     pub(super) indices: Vec<u64>,
@@ -86,6 +87,8 @@ impl Source {
         let summaries: Result<Vec<PointSummary>, _> = list("points").iter().map(read).collect();
         let failure = |failure| PointFailure::deserialize(Nullable(failure));
         let failures: Result<Vec<PointFailure>, _> = list("failures").iter().map(failure).collect();
+        let missing = |missing| MissingPoint::deserialize(Nullable(missing));
+        let missing: Result<Vec<MissingPoint>, _> = list("missing").iter().map(missing).collect();
         let scenario = value["scenario"].as_str().unwrap_or_default().to_owned();
         let toml = saved.text(RESOLVED).unwrap_or_default();
         let mut source = Self {
@@ -97,6 +100,7 @@ impl Source {
             peak_rss_bytes: value["peak_rss_bytes"].as_u64().unwrap_or(0),
             is_interrupted: value["interrupted"] == Value::Bool(true),
             failures: failures.map_err(|error| wrong(error.to_string()))?,
+            missing: missing.map_err(|error| wrong(error.to_string()))?,
             points: Vec::new(),
             indices: Vec::new(),
             first: 0,

@@ -107,7 +107,8 @@ pub(super) fn best(
     let classes: Vec<String> = points.iter().map(class).collect();
     let known = |point: &PointResult| {
         let (value, half) = value(point);
-        (if half.is_nan() || !competes(points, point) { f64::NAN } else { value }, half)
+        let is_compared = !half.is_nan() && competes(points, point) && !point.lacks_rivals;
+        (if is_compared { value } else { f64::NAN }, half)
     };
     let values: Vec<(f64, f64)> = points.iter().map(known).collect();
     (0..points.len())
@@ -141,34 +142,6 @@ pub(super) fn are_close((a, a_half): (f64, f64), (b, b_half): (f64, f64)) -> boo
 /// Returns the background streams, and all streams together.
 pub(crate) fn streams(point: &PointResult) -> impl Iterator<Item = &StreamSummary> {
     point.summary.background.iter().chain(&point.summary.all_streams)
-}
-
-/// Describes what is wrong with a point; `None` if nothing is.
-pub(super) fn warning(point: &PointResult) -> Option<String> {
-    let summary = &point.summary;
-    if summary.is_complete() {
-        return None;
-    }
-    let t = summary.messages;
-    let mut parts = Vec::new();
-    for (count, what) in [(t.failed, "failed"), (t.unfinished, "unfinished")] {
-        if count > 0 {
-            parts.push(format!("{} {what}", number::grouped(count)));
-        }
-    }
-    let missing = if parts.is_empty() {
-        String::new()
-    } else {
-        format!("of {} messages {}; ", number::grouped(t.started), parts.join(" and "))
-    };
-    let left_out = match t.left_out {
-        0 => "",
-        _ => {
-            "; unfinished messages are left out of all statistics, which makes long messages look better than \
-              they are"
-        }
-    };
-    Some(format!("{}: {missing}the run ended with \"{}\"{left_out}", point.label, summary.end))
 }
 
 /// Divides points into ranges of adjacent points with the same buckets; each range is a table.
@@ -235,6 +208,7 @@ mod tests {
             }
             point.summary.over_seeds = spread(nth).map(|stats| SeedSpread {
                 seeds: vec![1, 2],
+                missing: Vec::new(),
                 slowdown: stats,
                 latency_us: stats,
                 goodput_gbps: 0.1,

@@ -10,9 +10,9 @@ use crate::results::{
 };
 
 /// A synthetic comparison.
-pub(super) struct Demo {
+pub(crate) struct Demo {
     pub(super) head: Head,
-    pub(super) points: Vec<PointResult>,
+    pub(crate) points: Vec<PointResult>,
 }
 
 impl Demo {
@@ -150,6 +150,7 @@ fn demo(title: &str, points: Vec<PointResult>) -> Demo {
         .map(|(name, value)| (name.to_owned(), value.to_owned()))
         .to_vec(),
         files: vec!["points.csv".to_owned()],
+        incomplete: None,
     };
     Demo { head, points }
 }
@@ -181,9 +182,9 @@ pub(super) fn sweep() -> Demo {
     demo("W4 from 5 to 95 % load", points)
 }
 
-/// Returns two transports at three loads, with an incast next to them that the one with the lower slowdown delays; the
-/// second is at other settings of the switch, which follow from it.
-pub(super) fn incast() -> Demo {
+/// Returns two transports at three loads, with an incast next to them that the one with the lower slowdown delays; the second is at
+/// other settings of the switch, which follow from it.
+pub(crate) fn incast() -> Demo {
     let mut points = Vec::new();
     for (name, badness, incast) in [("homa", 0.0, 40.0), ("ndp", 0.8, 10.0)] {
         for load in [0.3, 0.5, 0.7] {
@@ -200,6 +201,8 @@ pub(super) fn incast() -> Demo {
                 slowdown: stats(incast * (1.0 + load)),
                 latency_us: stats(incast * (1.0 + load) * 30.0),
                 goodput_gbps: 1.0,
+                rounds: None,
+                halves: None,
                 retransmissions: None,
                 timeouts: None,
             });

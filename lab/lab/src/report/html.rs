@@ -13,7 +13,7 @@ use super::compare::{self, ShownColumn, bucket, shown};
 use super::svg::{self, Look, PodChart, Theme, escape};
 use super::{Head, heat, number, pods, verdict};
 use crate::results::columns::Column;
-use crate::results::{PointResult, SizeBucket, StreamSummary, end_name};
+use crate::results::{PointResult, SizeBucket, StreamSummary, Weight, end_name, grouped};
 use crate::study::{self, Kind};
 
 /// The style sheet of the page, without the lines' colours.
@@ -42,6 +42,10 @@ pub fn render(head: &Head, points: &[PointResult]) -> String {
     );
     header(&mut page, head, points, title);
     page.push_str("<main>\n");
+    if let Some(incomplete) = &head.incomplete {
+        const PARTIAL: &str = "<strong>These results are partial.</strong> Where a point is missing, nothing is called the best.";
+        alert(&mut page, "alert", PARTIAL, std::slice::from_ref(incomplete));
+    }
     if points.is_empty() {
         page.push_str("<p class=\"alert\">There are no points to compare.</p>\n");
     } else {
@@ -69,7 +73,7 @@ pub fn render(head: &Head, points: &[PointResult]) -> String {
         drops(&mut page, points);
     }
     files(&mut page, head);
-    reproduce(&mut page, head);
+    reproduce(&mut page, head, points);
     terms(&mut page, points);
     page.push_str("</main>\n");
     let _ = write!(
@@ -135,17 +139,22 @@ fn seeds(head: &Head, points: &[PointResult]) -> String {
 }
 
 fn warnings(page: &mut String, points: &[PointResult]) {
-    let warnings: Vec<String> = points.iter().filter_map(compare::warning).collect();
-    if warnings.is_empty() {
+    const MISSING: &str = "<strong>Messages are missing.</strong> What these runs say of slowdown and latency does not cover every \
+         message, so it is never marked as the best.";
+    const NOTES: &str = "<strong>Before you quote a number:</strong>";
+    alert(page, "alert", MISSING, &grouped(points, Weight::Warning));
+    let notes = [Weight::Note, Weight::Window].into_iter().flat_map(|it| grouped(points, it));
+    alert(page, "alert remark", NOTES, &notes.collect::<Vec<_>>());
+}
+
+/// Writes a box with a heading, which may have markup, and lines; nothing without lines.
+fn alert(page: &mut String, class: &str, heading: &str, lines: &[String]) {
+    if lines.is_empty() {
         return;
     }
-    page.push_str(
-        "<div class=\"alert\" role=\"note\"><p><strong>Messages are missing.</strong> What these \
-         runs say of slowdown and latency does not cover every message, so it is never marked as \
-         the best.</p><ul>",
-    );
-    for warning in warnings {
-        let _ = write!(page, "<li>{}</li>", escape(&warning));
+    let _ = write!(page, "<div class=\"{class}\" role=\"note\"><p>{heading}</p><ul>");
+    for line in lines {
+        let _ = write!(page, "<li>{}</li>", escape(line));
     }
     page.push_str("</ul></div>\n");
 }
@@ -225,8 +234,9 @@ fn summary(page: &mut String, points: &[PointResult]) {
     page.push_str(
         "<p class=\"note\">Bold: the best of the points that differ in nothing but the transport.",
     );
-    if all_done {
-        page.push_str(" All runs went on until every message had ended.");
+    let whole = points.iter().all(|it| it.summary.warning().is_none() && !it.lacks_rivals);
+    if whole && all_done {
+        page.push_str(" All runs went on until every measured message had ended.");
     }
     if let Some(spread) = points.iter().find_map(|point| point.summary.over_seeds.as_ref()) {
         let _ = write!(
@@ -234,7 +244,12 @@ fn summary(page: &mut String, points: &[PointResult]) {
             " Measures are means over {} seeds, with 95 % confidence intervals of the means; values whose intervals meet do \
              not count as different. Messages, drops, trims and marks are sums. Queues over time, circuits and what is shown of \
              casts, images, jobs and all-reduces are those of the first seed.",
-            spread.seeds.len()
+            points
+                .iter()
+                .filter_map(|it| it.summary.over_seeds.as_ref())
+                .map(|it| it.seeds.len())
+                .max()
+                .unwrap_or(spread.seeds.len())
         );
     }
     page.push_str("</p></section>\n");
@@ -551,7 +566,7 @@ fn files(page: &mut String, head: &Head) {
     page.push_str("</ul></section>\n");
 }
 
-fn reproduce(page: &mut String, head: &Head) {
+fn reproduce(page: &mut String, head: &Head, points: &[PointResult]) {
     page.push_str("<section><h2>Reproduce this run</h2>\n");
     if !head.command.is_empty() {
         let _ = writeln!(page, "<pre><code>{}</code></pre>", escape(&head.command));
@@ -561,7 +576,7 @@ fn reproduce(page: &mut String, head: &Head) {
         "<p>Rackweave {}, seed {}: the same version, scenario and seed give the same numbers on any \
          machine.</p>",
         escape(&head.version),
-        head.seed
+        seeds(head, points)
     );
     if !head.scenario_toml.is_empty() {
         let _ = writeln!(

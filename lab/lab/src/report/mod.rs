@@ -22,10 +22,10 @@ pub mod svg;
 mod sweeps;
 pub mod table;
 pub mod ticks;
-mod verdict;
+pub(crate) mod verdict;
 
 #[cfg(test)]
-mod demo;
+pub(crate) mod demo;
 #[cfg(test)]
 mod tests;
 
@@ -48,4 +48,6 @@ pub struct Head {
     pub facts: Vec<(String, String)>,
     /// The names of the files with numbers next to the page, which it links to.
     pub files: Vec<String>,
+    /// Which points have no results, in a sentence; `None` if all have.
+    pub incomplete: Option<String>,
 }

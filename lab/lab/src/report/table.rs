@@ -10,7 +10,7 @@ use super::compare::{
 };
 use super::{number, verdict};
 use crate::results::columns;
-use crate::results::{PointResult, SizeBucket, StreamSummary};
+use crate::results::{PointResult, SizeBucket, StreamSummary, Weight, grouped};
 use crate::study::{self, Kind, TerminalTable};
 
 /// The capabilities of the terminal.
@@ -47,7 +47,12 @@ struct Strip {
 /// Returns the tables of a comparison: overall, then by message size, then warnings about points. No line is wider than
 /// `width`, or 64 if that is larger.
 #[must_use]
-pub fn render(points: &[PointResult], width: usize, style: Style) -> String {
+pub fn render(
+    points: &[PointResult],
+    incomplete: Option<&str>,
+    width: usize,
+    style: Style,
+) -> String {
     if points.is_empty() {
         return "no points\n".to_owned();
     }
@@ -59,13 +64,18 @@ pub fn render(points: &[PointResult], width: usize, style: Style) -> String {
         text.push_str(&(kind.terminal)(points, width, style));
     }
     text.push_str(&streams(points, width, style));
-    let warnings: Vec<String> = points.iter().filter_map(compare::warning).collect();
-    if !warnings.is_empty() {
+    let weights = [(Weight::Warning, "! "), (Weight::Note, "* "), (Weight::Window, "* ")];
+    let remarks = weights.map(|(weight, mark)| (grouped(points, weight), mark));
+    let incomplete = incomplete.map(|text| (vec![text.to_owned()], "! "));
+    let remarks: Vec<_> = incomplete.into_iter().chain(remarks).collect();
+    if remarks.iter().any(|(lines, _)| !lines.is_empty()) {
         text.push('\n');
     }
-    for warning in warnings {
-        for (nth, line) in wrap(&printable(&warning), width - 2).into_iter().enumerate() {
-            text.push_str(if nth == 0 { "! " } else { "  " });
+    for (remark, mark) in
+        remarks.iter().flat_map(|(lines, mark)| lines.iter().map(move |it| (it, mark)))
+    {
+        for (nth, line) in wrap(&printable(remark), width - 2).into_iter().enumerate() {
+            text.push_str(if nth == 0 { mark } else { "  " });
             text.push_str(&line);
             text.push('\n');
         }
@@ -381,24 +391,24 @@ mod tests {
     #[test]
     fn three_transports() {
         let style = Style { color: false, unicode: true };
-        insta::assert_snapshot!(render(&demo::transports().points, 100, style));
+        insta::assert_snapshot!(render(&demo::transports().points, None, 100, style));
     }
 
     #[test]
     fn a_sweep_in_ascii_and_80_columns() {
-        insta::assert_snapshot!(render(&demo::sweep().points, 80, ASCII));
+        insta::assert_snapshot!(render(&demo::sweep().points, None, 80, ASCII));
     }
 
     #[test]
     fn streams_beside_the_measured_ones() {
-        insta::assert_snapshot!(render(&demo::incast().points, 100, ASCII));
+        insta::assert_snapshot!(render(&demo::incast().points, None, 100, ASCII));
     }
 
     #[test]
     fn bold_where_best() {
         let style = Style { color: true, unicode: false };
-        let text = render(&demo::transports().points, 100, style);
-        let plain = render(&demo::transports().points, 100, ASCII);
+        let text = render(&demo::transports().points, None, 100, style);
+        let plain = render(&demo::transports().points, None, 100, ASCII);
         assert!(text.contains("\u{1b}[1m"));
         assert_eq!(text.replace("\u{1b}[1m", "").replace("\u{1b}[0m", ""), plain);
     }
@@ -408,14 +418,14 @@ mod tests {
         let mut point = demo::transports().points.remove(0);
         point.label = "\u{1b}[2Jgone\r\n".to_owned();
         point.summary.messages.unfinished = 1;
-        let text = render(&[point], 100, ASCII);
+        let text = render(&[point], None, 100, ASCII);
         assert!(!text.contains('\u{1b}') && !text.contains('\r'), "{text}");
     }
 
     #[test]
     fn nothing_known() {
-        assert_eq!(render(&[], 100, ASCII), "no points\n");
-        let text = render(&[demo::unknown()], 100, ASCII);
+        assert_eq!(render(&[], None, 100, ASCII), "no points\n");
+        let text = render(&[demo::unknown()], None, 100, ASCII);
         assert!(text.contains('-'), "{text}");
     }
 
@@ -427,7 +437,7 @@ mod tests {
                 point.label = label;
                 point.summary.messages.failed = 7;
             }
-            let text = render(&points, width, ASCII);
+            let text = render(&points, None, width, ASCII);
             for line in text.lines() {
                 prop_assert!(line.width() <= width.max(64), "{width}: {line}");
             }

@@ -51,7 +51,8 @@ fn points_with_other_buckets_have_tables_of_their_own() {
         .by_size
         .iter_mut()
         .for_each(|bucket| bucket.up_to_bytes = bucket.up_to_bytes.map(|edge| edge / 3));
-    let text = table::render(&report.points, 120, table::Style { color: false, unicode: false });
+    let text =
+        table::render(&report.points, None, 120, table::Style { color: false, unicode: false });
     let (_, by_size) = text.split_once("\nSlowdown by message size\n").expect("a heading");
     let line = |name: &str| by_size.lines().filter(|line| line.starts_with(name)).count();
     assert_eq!((line("homa"), line("dctcp"), line("tcp")), (1, 1, 1), "{by_size}");
@@ -71,14 +72,14 @@ fn left_out_messages_are_reported() {
     messages.left_out = messages.unfinished;
     let page = report.page();
     assert!(page.contains("<dt>Left out</dt>"));
-    assert!(page.contains("unfinished messages are left out of all statistics"));
+    assert!(page.contains("and are left out of all statistics"));
     assert!(page.contains("Lowest p99 slowdown: homa"), "they don't make a winner");
 }
 
 #[test]
 fn missing_messages_are_reported_prominently() {
     let page = demo::transports().page();
-    assert!(page.contains("tcp: of 10,000 messages 3 failed and 9 unfinished"));
+    assert!(page.contains("tcp: of 10,000 messages 3 failed and 9 were unfinished"));
     let mut report = demo::transports();
     report.points.truncate(2);
     assert!(!report.page().contains("Messages are missing"));
@@ -248,7 +249,7 @@ fn the_demonstration_is_whole() {
         let page = report.page();
         assert!(page.ends_with("</html>\n"), "{name}");
         let style = table::Style { color: true, unicode: true };
-        let table = table::render(&report.points, 100, style);
+        let table = table::render(&report.points, None, 100, style);
         assert!(report.points.iter().all(|point| table.contains(&point.label)), "{name}");
         pages.extend([(format!("{name}.html"), page), (format!("{name}.txt"), table)]);
     }
@@ -321,7 +322,7 @@ proptest! {
     #[test]
     fn arbitrary_numbers_are_handled(points in proptest::collection::vec(any_point(), 0..12)) {
         let style = table::Style { color: true, unicode: true };
-        let text = table::render(&points, 100, style);
+        let text = table::render(&points, None, 100, style);
         prop_assert!(!text.contains("NaN"));
         let page = html::render(&Head::default(), &points);
         prop_assert!(parse(&page).is_ok(), "{:?}", parse(&page));

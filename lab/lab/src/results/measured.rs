@@ -5,12 +5,12 @@ use std::collections::BTreeSet;
 use rackweave_core::{DropReason, HostId, RecoveryCounters, Span, Time};
 use rackweave_sim::config::{Dark, Pod, TrafficConfig};
 use rackweave_sim::result::{MessageRecord, Outcome, RunResult};
-use rackweave_workload::Pattern;
+use rackweave_workload::{Pattern, WorkloadConfig};
 
 use super::stats::{self, Sample, Stats};
 use super::{
-    BusiestPort, Capture, MessageCounts, PointResult, PointSummary, QueueBytes, RoundTripErrors,
-    Spread, StreamSummary, TrafficSeries, capture_layout, end_name, naming,
+    BusiestPort, Capture, Halves, MessageCounts, PointResult, PointSummary, QueueBytes,
+    RoundTripErrors, Spread, StreamSummary, TrafficSeries, capture_layout, end_name, naming,
 };
 use crate::scenario::{PointSpec, Unfinished};
 use crate::study::StudySummary;
@@ -36,28 +36,9 @@ impl PointResult {
         let hosts = spec.config.fabric.topology.hosts() as usize;
         let main = samples(&by_stream[0], &result, spec.unfinished);
         let (slowdown, latency_us) = distributions(&main);
-        let summary_of = |messages: &[&MessageRecord], names: [&str; 3], measured: Measured| {
-            stream_summary(spec, &result, messages, names, measured)
-        };
+        let window = Window::of(spec, &result, &by_stream[0]);
         let recovery = |stream: usize| recovery_of(&result, stream);
-        let all_streams = (streams > 1 && first == 0).then(|| {
-            let all: Vec<&MessageRecord> = by_stream.iter().flatten().copied().collect();
-            summary_of(
-                &all,
-                ["all", &spec.transport, "all streams"],
-                Measured {
-                    goodput_gbps: (0..streams).map(goodput).sum(),
-                    recovery: recovery_of_all(&result),
-                },
-            )
-        });
-        let background = by_stream.iter().enumerate().skip(1).map(|(stream, messages)| {
-            let config = &spec.config.streams[stream - first];
-            let arrivals = config.workload.pattern.name();
-            let names = [arrivals, config.transport.name(), &spec.labels[stream]];
-            let measured = Measured { goodput_gbps: goodput(stream), recovery: recovery(stream) };
-            summary_of(messages, names, measured)
-        });
+        let (background, all_streams) = streams_of(spec, &result, &by_stream, &goodput);
         let counters = &result.counters;
         let by_reason = DropReason::ALL.iter().zip(counters.drops).filter(|(_, drops)| *drops > 0);
         let summary = PointSummary {
@@ -85,11 +66,15 @@ impl PointResult {
             by_size: stats::by_size(&main, &spec.size_buckets),
             simulated_us: result.ended_at.as_us_f64(),
             measured_us: result.measured.as_us_f64(),
+            window_us: window.length().as_us_f64(),
+            halves: spec.config.streams.first().filter(|_| first == 0).and_then(|stream| {
+                window.halves(&by_stream[0], &result, &stream.workload, spec.unfinished)
+            }),
             drops_by_reason: by_reason.map(|(r, n)| (r.name().to_owned(), n.into())).collect(),
             refused: result.refused,
             peak_packets: result.peak_packets,
             verified_messages: result.verified_messages,
-            background: background.collect(),
+            background,
             all_streams,
             study: StudySummary::default(),
             doubts: Vec::new(),
@@ -117,14 +102,131 @@ impl PointResult {
             circuits: result.circuits,
             dark: spec.fabric.pod().map_or(Span::ZERO, Pod::dark_time),
             is_all_dark: spec.fabric.pod().is_some_and(|pod| pod.ocs.dark == Dark::All),
+            lacks_rivals: false,
         }
     }
+}
+
+/// Returns the results of background streams, and of all streams together if messages are measured.
+fn streams_of(
+    spec: &PointSpec,
+    result: &RunResult,
+    by_stream: &[Vec<&MessageRecord>],
+    goodput: &dyn Fn(usize) -> f64,
+) -> (Vec<StreamSummary>, Option<StreamSummary>) {
+    let first = usize::from(!spec.study.is_messages());
+    let (streams, window) = (by_stream.len(), Window::of(spec, result, &by_stream[0]));
+    let summary_of = |messages: &[&MessageRecord], names: [&str; 3], measured: Measured| {
+        stream_summary(spec, result, messages, names, measured)
+    };
+    let halves = |stream: usize| {
+        let workload = &spec.config.streams.get(stream.checked_sub(first)?)?.workload;
+        window.halves(&by_stream[stream], result, workload, spec.unfinished)
+    };
+    let all_streams = (streams > 1 && first == 0).then(|| {
+        let all: Vec<&MessageRecord> = by_stream.iter().flatten().copied().collect();
+        summary_of(
+            &all,
+            ["all", &spec.transport, "all streams"],
+            Measured {
+                goodput_gbps: (0..streams).map(goodput).sum(),
+                recovery: recovery_of_all(result),
+                rounds: None,
+                halves: None,
+            },
+        )
+    });
+    let background = by_stream.iter().enumerate().skip(1).map(|(stream, messages)| {
+        let config = &spec.config.streams[stream - first];
+        let arrivals = config.workload.pattern.name();
+        let names = [arrivals, config.transport.name(), &spec.labels[stream]];
+        let measured = Measured {
+            goodput_gbps: goodput(stream),
+            recovery: recovery_of(result, stream),
+            rounds: window.rounds(&config.workload),
+            halves: halves(stream),
+        };
+        summary_of(messages, names, measured)
+    });
+    (background.collect(), all_streams)
 }
 
 /// What is measured of a stream in addition to its messages.
 struct Measured {
     goodput_gbps: f64,
     recovery: Option<RecoveryCounters>,
+    rounds: Option<u64>,
+    halves: Option<Halves>,
+}
+
+/// The measured window: the time in which messages start that are measured.
+#[derive(Clone, Copy)]
+struct Window {
+    from: Time,
+    /// The end, when the last measured message has started.
+    until: Time,
+}
+
+impl Window {
+    /// The least number of messages in a half: its 99th percentile is the fifth slowest.
+    const LEAST_IN_HALF: usize = 500;
+
+    fn of(spec: &PointSpec, result: &RunResult, measured: &[&MessageRecord]) -> Self {
+        let measure = &spec.config.measure;
+        let from = (Time::ZERO + measure.warmup).min(result.ended_at);
+        let last = measured.last().map_or(from, |message| message.start + Span::TICK);
+        let until = match measure.duration {
+            Some(_) => measure.until().min(result.ended_at),
+            None if spec.study.is_messages() => last,
+            // What runs next to a kind of workload is measured over the whole run.
+            None => result.ended_at,
+        };
+        Self { from, until: until.max(from) }
+    }
+
+    fn length(self) -> Span {
+        self.until.since(self.from)
+    }
+
+    /// Returns how many rounds of an incast that recurs begin in the window; `None` for other workloads.
+    fn rounds(self, workload: &WorkloadConfig) -> Option<u64> {
+        let Pattern::RecurringIncast { every, .. } = workload.pattern else { return None };
+        // The workload starts messages at its end too.
+        let stop = Time::ZERO.saturating_add(workload.stop).saturating_add(Span::TICK);
+        let start = Time::ZERO + workload.start;
+        let before = |at: Time| at.ticks().saturating_sub(start.ticks()).div_ceil(every.ticks());
+        Some(before(self.until.min(stop)).saturating_sub(before(self.from)))
+    }
+
+    /// Returns the slowdown in both halves, if the workload goes on over the window and they have enough messages.
+    fn halves(
+        self,
+        messages: &[&MessageRecord],
+        result: &RunResult,
+        workload: &WorkloadConfig,
+        unfinished: Unfinished,
+    ) -> Option<Halves> {
+        let goes_on = matches!(
+            workload.pattern,
+            Pattern::OpenLoop { .. }
+                | Pattern::ClosedLoop { .. }
+                | Pattern::Periodic { .. }
+                | Pattern::RecurringIncast { .. }
+        );
+        let middle = self.from + self.length() / 2;
+        let at = messages.partition_point(|message| message.start < middle);
+        let (first, second) = messages.split_at(at);
+        if !goes_on || first.len().min(second.len()) < Self::LEAST_IN_HALF {
+            return None;
+        }
+        let slowdowns = |half: &[&MessageRecord]| {
+            let samples = samples(half, result, unfinished);
+            samples.iter().map(|sample| sample.slowdown).collect::<Vec<f64>>()
+        };
+        let mut halves = [slowdowns(first), slowdowns(second)];
+        let differ = stats::tails_differ([&halves[0], &halves[1]]);
+        Some(Halves::new(halves.each_mut().map(|half| Stats::of(half).p99), differ))
+    }
 }
 
 /// Returns the counters of the transport of a stream, if they are known.
@@ -161,6 +263,8 @@ fn stream_summary(
         slowdown,
         latency_us,
         goodput_gbps: measured.goodput_gbps,
+        rounds: measured.rounds,
+        halves: measured.halves,
         retransmissions: measured.recovery.map(|counters| counters.retransmissions),
         timeouts: measured.recovery.map(|counters| counters.timeouts),
     }

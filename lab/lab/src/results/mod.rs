@@ -3,6 +3,7 @@
 pub(crate) mod columns;
 mod measured;
 mod naming;
+mod remarks;
 mod schema;
 pub(crate) mod seeds;
 pub(crate) mod stats;
@@ -23,11 +24,14 @@ use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::{Map, Value};
 
 pub use self::naming::{plain, short_key};
+pub(crate) use self::remarks::grouped;
+pub use self::remarks::{Remark, Weight};
 pub use self::schema::SUMMARY_SCHEMA;
 pub use self::seeds::{SeedSpread, StreamSpread};
 pub use self::stats::{CurvePoint, Range, SizeBucket, Stats, cdf, trunk_bytes};
+use crate::report::verdict::{self, StreamVerdict};
 use crate::scenario::{PointSpec, Scenario};
-use crate::study::{self, Listed, StudyDetail, StudySummary};
+use crate::study::{Listed, StudyDetail, StudySummary};
 
 /// The fields of `summary.json` that depend on the machine and its load. All others are determined by scenario and
 /// seed, byte for byte.
@@ -49,6 +53,8 @@ pub struct Summary {
     pub interrupted: bool,
     /// The points in which the simulator itself failed; they are missing in `points`.
     pub failures: Vec<PointFailure>,
+    /// The points that were not finished.
+    pub missing: Vec<MissingPoint>,
     /// The version of Rackweave that made the results.
     pub version: String,
 }
@@ -71,11 +77,21 @@ struct Document<'a> {
     /// If seeds are swept: the points without their seeds, as means over seeds.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     over_seeds: Vec<PointSummary>,
+    /// Which transport or setting has the lowest 99th percentile of slowdown, for the measured messages and for each background stream.
+    /// Empty if there is nothing to compare.
+    verdict: Vec<StreamVerdict>,
+    /// What makes the numbers incomplete or wrong; the command ends with exit code 1.
+    warnings: Vec<String>,
+    /// What limits what the numbers say, such as a measured window that is too short.
+    notes: Vec<String>,
     /// Whether the user stopped the run, so that points are missing.
     interrupted: bool,
     /// The points in which the simulator itself failed; they are missing in `points`.
     #[serde(skip_serializing_if = "<[_]>::is_empty")]
     failures: &'a [PointFailure],
+    /// The points that were not finished; they are missing in `points`.
+    #[serde(skip_serializing_if = "<[_]>::is_empty")]
+    missing: &'a [MissingPoint],
     /// The version of Rackweave that made the results.
     version: &'a str,
 }
@@ -128,6 +144,11 @@ pub struct PointSummary {
     pub simulated_us: f64,
     /// The time from the end of the warm-up to the last outcome of a measured message.
     pub measured_us: f64,
+    /// The measured window: the time from the end of the warm-up in which messages started that are measured.
+    pub window_us: f64,
+    /// The slowdown in the two halves of the measured window; `None` if the workload does not go on, or a half has few messages.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub halves: Option<Halves>,
     /// The number of trimmed packets that were returned to their senders.
     pub returned_to_sender: u64,
     /// The number of data packets that the hosts of the measured transport sent again; `None` where that is not known, as with the kernel's
@@ -187,6 +208,19 @@ pub struct PointFailure {
     pub arguments: Vec<String>,
 }
 
+/// A point of the sweep that has no results.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+pub struct MissingPoint {
+    /// The swept keys and their values.
+    #[cfg_attr(test, schemars(schema_with = "schema::swept"))]
+    pub set: Map<String, Value>,
+    /// The transport's name in tables and charts.
+    pub label: String,
+    /// The seed of all random streams.
+    pub seed: u64,
+}
+
 /// The results of a background stream.
 #[derive(Clone, Debug, Deserialize, Serialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
@@ -206,6 +240,12 @@ pub struct StreamSummary {
     pub latency_us: Stats,
     /// The rate at which payload arrived in the measured time, at all hosts together.
     pub goodput_gbps: f64,
+    /// For an incast that recurs: how many of its rounds began in the measured window.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub rounds: Option<u64>,
+    /// The slowdown in the two halves of the measured window; see [`PointSummary::halves`].
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub halves: Option<Halves>,
     /// The number of data packets that the hosts of its transport sent again; see [`PointSummary::retransmissions`].
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub retransmissions: Option<u64>,
@@ -228,6 +268,17 @@ pub struct MessageCounts {
     pub unfinished: u64,
     /// The number of unfinished messages that percentiles leave out, as the scenario requires.
     pub left_out: u64,
+}
+
+/// The 99th percentile of the slowdown of the messages that started in the first and in the second half of the measured window. Where
+/// they differ, the window is too short, or the load is not steady.
+#[derive(Clone, Copy, Debug, PartialEq, Deserialize, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+pub struct Halves {
+    /// The 99th percentile of each half.
+    pub p99: [f64; 2],
+    /// Whether they differ by more than chance explains with a probability of 5 %, and by a half or more.
+    pub differ: bool,
 }
 
 /// The queue lengths at the switches' ports in bytes.
@@ -373,6 +424,9 @@ pub struct PointResult {
     pub dark: Span,
     /// Whether all ports are dark then, and not only those whose circuits change.
     pub is_all_dark: bool,
+    /// Whether a point that it would be compared with has no results, so that nothing can be called the best.
+    #[serde(skip)]
+    pub lacks_rivals: bool,
 }
 
 /// Traffic over time.
@@ -499,59 +553,6 @@ impl PointSummary {
     pub fn of<K: Listed>(&self) -> Option<&K::Summary> {
         K::of(&self.study)
     }
-
-    /// Returns whether no measured message is missing from the numbers.
-    #[must_use]
-    pub fn is_complete(&self) -> bool {
-        let MessageCounts { failed, unfinished, .. } = self.messages;
-        failed == 0 && unfinished == 0 && self.end == end_name(End::AllDone)
-    }
-
-    /// Describes what went wrong; `None` if nothing did. Messages that the scenario leaves out are not a failure if the
-    /// time limit ended the run: see [`PointSummary::note`].
-    #[must_use]
-    pub fn warning(&self) -> Option<String> {
-        let MessageCounts { started, completed, failed, unfinished, left_out } = self.messages;
-        let expected = if self.end == end_name(End::TimeLimit) { left_out } else { 0 };
-        let unfinished = if completed > 0 { unfinished - expected } else { unfinished };
-        let mut parts = Vec::new();
-        if started == 0 {
-            parts.push("no message started in the measured time".into());
-        }
-        if failed > 0 {
-            parts.push(format!("{failed} messages failed"));
-        }
-        if unfinished > 0 {
-            parts.push(format!("{unfinished} messages were unfinished at the end"));
-        }
-        if self.refused > 0 {
-            parts.push(format!("{} messages were refused", self.refused));
-        }
-        parts.extend(study::KINDS.iter().find_map(|kind| (kind.warning)(&self.study)));
-        if self.end == end_name(End::PacketLimit) {
-            let millions = rackweave_sim::Control::PACKETS / 1_000_000;
-            parts.push(format!("more than {millions} million packets were under way at once"));
-        }
-        if parts.is_empty() && self.end == end_name(End::Stalled) {
-            parts.push("the simulation ran out of events".into());
-        }
-        if parts.is_empty() { None } else { Some(format!("{} ({})", parts.join(", "), self.end)) }
-    }
-
-    /// Returns a remark about the numbers of a successful run, if there is one.
-    #[must_use]
-    pub fn note(&self) -> Option<String> {
-        let MessageCounts { started, left_out, .. } = self.messages;
-        let left_out = (left_out > 0).then(|| {
-            format!(
-                "{left_out} of {started} messages were unfinished at the end ({}) and are left out \
-                 of all statistics: long messages look better than they are",
-                self.end
-            )
-        });
-        let notes: Vec<String> = left_out.into_iter().chain(self.doubts.iter().cloned()).collect();
-        if notes.is_empty() { None } else { Some(notes.join("; ")) }
-    }
 }
 
 /// Returns the layout of headers that hosts with this configuration would write. The simulations of 2018 had no
@@ -603,6 +604,7 @@ impl Results {
             peak_rss_bytes,
             interrupted: false,
             failures: Vec::new(),
+            missing: Vec::new(),
             version: env!("CARGO_PKG_VERSION").to_owned(),
         };
         Self { summary, points }
@@ -617,21 +619,37 @@ impl Results {
     /// Returns the contents of `summary.json`.
     #[must_use]
     pub fn to_json(&self) -> String {
-        let Summary { scenario, seed, wall_s, peak_rss_bytes, interrupted, failures, version } =
-            &self.summary;
+        let Summary {
+            scenario,
+            seed,
+            wall_s,
+            peak_rss_bytes,
+            interrupted,
+            failures,
+            missing,
+            version,
+        } = &self.summary;
+        let compared = self.compared();
         let mut text = serde_json::to_string_pretty(&Document {
             scenario,
             seed: *seed,
             wall_s: *wall_s,
             peak_rss_bytes: *peak_rss_bytes,
             points: self.points.iter().map(|point| &point.summary).collect(),
-            over_seeds: seeds::combined(&self.points)
+            over_seeds: compared
+                .iter()
+                .filter(|point| point.summary.over_seeds.is_some())
+                .map(|point| point.summary.clone())
+                .collect(),
+            verdict: verdict::of_streams(&compared),
+            warnings: grouped(&self.points, Weight::Warning),
+            notes: [Weight::Note, Weight::Window]
                 .into_iter()
-                .flatten()
-                .map(|point| point.summary)
+                .flat_map(|weight| grouped(&compared, weight))
                 .collect(),
             interrupted: *interrupted,
             failures,
+            missing,
             version,
         })
         .unwrap_or_default();
@@ -642,22 +660,14 @@ impl Results {
     /// Returns the points to compare: all of them, or, if seeds are swept, the means over seeds.
     #[must_use]
     pub fn compared(&self) -> Cow<'_, [PointResult]> {
-        seeds::combined(&self.points).map_or(Cow::Borrowed(&self.points), Cow::Owned)
-    }
-
-    /// Returns the remarks about points that ran successfully, one line for each point concerned.
-    pub fn notes(&self) -> impl Iterator<Item = String> + '_ {
-        self.points.iter().filter_map(|point| {
-            let note = point.summary.note()?;
-            Some(format!("{}: {note}", point.label))
-        })
-    }
-
-    /// Returns the warnings about points, one line for each point concerned.
-    pub fn warnings(&self) -> impl Iterator<Item = String> + '_ {
-        self.points.iter().filter_map(|point| {
-            let warning = point.summary.warning()?;
-            Some(format!("{}: {warning}", point.label))
-        })
+        let missing: Vec<MissingPoint> = self.without_results().collect();
+        let combined = seeds::combined(&self.points);
+        if missing.is_empty() {
+            return combined.map_or(Cow::Borrowed(&self.points), Cow::Owned);
+        }
+        let mut compared = combined.unwrap_or_else(|| self.points.clone());
+        seeds::mark(&mut compared, &missing);
+        naming::mark(&mut compared, &missing);
+        Cow::Owned(compared)
     }
 }

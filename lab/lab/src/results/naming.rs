@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde_json::Value;
 
-use super::{PointResult, PointSummary};
+use super::{MissingPoint, PointResult, PointSummary};
 
 /// The prefix of the keys that a transport's `label` summarizes.
 const OF_TRANSPORT: &str = "transport.";
@@ -29,6 +29,31 @@ impl PointResult {
     pub fn variant_label(&self) -> String {
         let parts = self.variant().map(|(key, value)| format!("{} {value}", short_key(key)));
         parts.collect::<Vec<_>>().join(", ")
+    }
+}
+
+/// Marks the points that would be compared with one that has no results: those of the same values of what is swept besides the
+/// transports, or all points of the only transport. A point is there if some of its seeds have results.
+pub(super) fn mark(points: &mut [PointResult], missing: &[MissingPoint]) {
+    let is_there =
+        |it: &MissingPoint| points.iter().any(|point| it.is_repetition_of(&point.summary));
+    let missing: Vec<&MissingPoint> = missing.iter().filter(|it| !is_there(it)).collect();
+    if missing.is_empty() {
+        return;
+    }
+    let known: BTreeSet<String> = points.iter().map(|it| it.summary.label.clone()).collect();
+    let labels: BTreeSet<&str> = known
+        .iter()
+        .map(String::as_str)
+        .chain(missing.iter().map(|it| it.label.as_str()))
+        .collect();
+    let mut by_class: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
+    for point in &*points {
+        by_class.entry(point.variant_label()).or_default().insert(point.summary.label.clone());
+    }
+    for point in points {
+        point.lacks_rivals =
+            labels.len() == 1 || by_class[&point.variant_label()].len() < labels.len();
     }
 }
 

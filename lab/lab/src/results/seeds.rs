@@ -4,7 +4,10 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
 use super::stats::{CurvePoint, SizeBucket, Stats};
-use super::{MessageCounts, PointResult, PointSummary, QueueBytes, Spread, StreamSummary, naming};
+use super::{
+    Halves, MessageCounts, MissingPoint, PointResult, PointSummary, QueueBytes, Spread,
+    StreamSummary, naming,
+};
 
 /// The swept key whose values are repetitions of a point and not alternatives to it.
 pub(crate) const SEED: &str = "seed";
@@ -19,6 +22,9 @@ pub(crate) const SEED: &str = "seed";
 pub struct SeedSpread {
     /// The seeds, in the order of the sweep.
     pub seeds: Vec<u64>,
+    /// The seeds that have no results, so that the means say nothing of all.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub missing: Vec<u64>,
     /// Of the mean of each seed's statistics of the slowdown.
     pub slowdown: Stats,
     /// Of the mean of each seed's statistics of the latency in microseconds.
@@ -62,6 +68,31 @@ pub(crate) fn combined(points: &[PointResult]) -> Option<Vec<PointResult>> {
     let mut combined: Vec<PointResult> = groups.iter().map(|group| combine(group)).collect();
     naming::name(&mut combined);
     Some(combined)
+}
+
+/// Notes in means over seeds which seeds have no results.
+pub(super) fn mark(points: &mut [PointResult], missing: &[MissingPoint]) {
+    for point in points {
+        let summary = &mut point.summary;
+        let is_of = |other: &&MissingPoint| other.is_repetition_of(summary);
+        let seeds = missing.iter().filter(is_of).map(|other| other.seed).collect();
+        if let Some(spread) = &mut summary.over_seeds {
+            spread.missing = seeds;
+        }
+    }
+}
+
+impl MissingPoint {
+    /// Returns whether it differs from a point in its seed only.
+    pub(super) fn is_repetition_of(&self, point: &PointSummary) -> bool {
+        let others = |set: &Map<String, Value>| {
+            let others = set.iter().filter(|(key, _)| *key != SEED);
+            others.map(|(key, value)| (key.clone(), value.clone())).collect::<Vec<_>>()
+        };
+        // A failure has the name of its transport.
+        (self.label == point.label || self.label == point.transport)
+            && others(&self.set) == others(&point.set)
+    }
 }
 
 /// Returns whether two points differ in their seeds only.
@@ -147,10 +178,13 @@ fn combine(group: &[&PointResult]) -> PointResult {
         cpu_s: mean(|p| p.cpu_s),
         simulated_us: mean(|p| p.simulated_us),
         measured_us: mean(|p| p.measured_us),
+        window_us: mean(|p| p.window_us),
+        halves: halves(summaries().map(|p| p.halves)),
         end,
         by_size: by_size(group),
         over_seeds: Some(SeedSpread {
             seeds,
+            missing: Vec::new(),
             slowdown: slowdown.half_widths(),
             latency_us: latency.half_widths(),
             goodput_gbps: goodput.half_width,
@@ -171,6 +205,8 @@ fn combine_streams(all: &[&StreamSummary]) -> (StreamSummary, StreamSpread) {
         slowdown: slowdown.means(),
         latency_us: latency.means(),
         goodput_gbps: goodput.mean,
+        rounds: all.iter().map(|stream| stream.rounds).min().flatten(),
+        halves: halves(all.iter().map(|stream| stream.halves)),
         retransmissions: sum_of_known(all.iter().map(|stream| stream.retransmissions)),
         timeouts: sum_of_known(all.iter().map(|stream| stream.timeouts)),
         ..all[0].clone()
@@ -181,6 +217,18 @@ fn combine_streams(all: &[&StreamSummary]) -> (StreamSummary, StreamSpread) {
         goodput_gbps: goodput.half_width,
     };
     (summary, spread)
+}
+
+/// Returns the means of the halves of several seeds, compared seed by seed; `None` if a seed has none.
+fn halves(all: impl Iterator<Item = Option<Halves>>) -> Option<Halves> {
+    let all: Vec<Halves> = all.collect::<Option<_>>()?;
+    if let [only] = all[..] {
+        return Some(only);
+    }
+    let of = |of: fn(&Halves) -> f64| Estimate::of(&all.iter().map(of).collect::<Vec<_>>());
+    let difference = of(|it| it.p99[1] - it.p99[0]);
+    let differ = difference.mean.abs() > difference.half_width;
+    Some(Halves::new([of(|it| it.p99[0]).mean, of(|it| it.p99[1]).mean], differ))
 }
 
 /// Returns the sum of counts; `None` if one is not known.

@@ -82,6 +82,19 @@ pub(crate) fn percentile(sorted: &[f64], p: f64) -> f64 {
     sorted[rank(sorted.len(), p)]
 }
 
+/// Returns whether the 99th percentiles of two sets of values differ by more than chance explains with a probability of 5 %, if the
+/// values are independent: the shares above the percentile of all of them are compared (NIST/SEMATECH e-Handbook 7.3.3).
+pub(crate) fn tails_differ(halves: [&[f64]; 2]) -> bool {
+    let mut all = halves.concat();
+    all.sort_unstable_by(f64::total_cmp);
+    let p99 = percentile(&all, 0.99);
+    let above = |values: &[f64]| values.iter().filter(|value| **value > p99).count() as f64;
+    let [a, b] = halves.map(|values| above(values) / values.len() as f64);
+    let share = above(&all) / all.len() as f64;
+    let error = halves.map(|values| share * (1.0 - share) / values.len() as f64);
+    (a - b).abs() > 1.96 * (error[0] + error[1]).sqrt()
+}
+
 /// Returns the index of the nearest rank; `count` must be above 0.
 fn rank(count: usize, p: f64) -> usize {
     // Integer millionths give 99 for 0.99 of 100, where rounding could give 99.00000000000001.
@@ -271,6 +284,17 @@ pub fn trunk_bytes(fabric: &Fabric, links: &[LinkStats]) -> u64 {
 mod tests {
     use super::*;
     use proptest::prelude::*;
+
+    #[test]
+    fn shares_of_slow_values_differ_beyond_chance_or_not() {
+        let half = |slow: usize| {
+            let value = |n| if n < slow { 100.0 + n as f64 } else { 1.0 };
+            (0..2000).map(value).collect::<Vec<f64>>()
+        };
+        let differ = |a, b| tails_differ([&half(a), &half(b)]);
+        assert!(differ(40, 0) && differ(0, 40));
+        assert!(!differ(20, 20) && !differ(22, 18) && !differ(0, 0));
+    }
 
     /// Computes a percentile by its definition, by counting.
     fn naive(values: &[f64], millionths: u64) -> f64 {

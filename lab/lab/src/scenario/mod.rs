@@ -233,6 +233,12 @@ impl Scenario {
         Reader { world, file, folder, sources, root, axes }.read()
     }
 
+    /// Returns the seed of all points; `None` if it is swept, so that `--seed` would run fewer of them.
+    #[must_use]
+    pub fn one_seed(&self) -> Option<u64> {
+        self.points.iter().all(|point| point.config.seed == self.seed).then_some(self.seed)
+    }
+
     /// Returns the default directory for the results of its points.
     #[must_use]
     pub fn default_out(&self) -> PathBuf {

@@ -18,7 +18,7 @@ pub mod image;
 mod kind;
 pub mod plan;
 #[cfg(test)]
-mod probe;
+pub(crate) mod probe;
 pub mod reduce;
 mod setting;
 

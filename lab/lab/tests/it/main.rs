@@ -11,3 +11,4 @@ mod receiver_driven_sigcomm;
 mod recipes;
 mod scenario_errors;
 mod scenarios;
+mod streams;

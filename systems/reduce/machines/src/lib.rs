@@ -125,6 +125,12 @@ pub enum Failure {
         /// Why it does not add up.
         absence: master::Absence,
     },
+    /// A worker has written another result than the others.
+    #[error("worker {worker} has another sum than other workers: this is an error in Rackweave")]
+    OtherSum {
+        /// The worker's number.
+        worker: u8,
+    },
     /// Workers or the switch have lost their memory 65,535 times.
     #[error("the job was restarted too often")]
     TooManyAttempts,

@@ -89,11 +89,14 @@ pub enum ReduceError {
         /// The workers whose elements were missing when the aggregator was asked last, as a bitmap.
         workers: u64,
     },
-    /// The other workers have all sums already.
+    /// All workers have their results, also the one whose place this process was to take.
     #[error(
-        "the job has ended without this worker: all workers had their sums when this process joined"
+        "the job is over: when this process joined, all workers had their results, an earlier process of its number included"
     )]
-    Over,
+    Over {
+        /// [`digest`](crate::digest) of the last sum, if the master has named it.
+        digest: Option<u64>,
+    },
     /// A worker is silent, or has left.
     #[error("worker {worker} at {address} {}", if *has_left {
         "has left, and no other process has taken its place".to_owned()

@@ -6,7 +6,7 @@ use rackweave_reduce::{
     Attachment, ReduceError, VectorMaster, VectorMasterConfig, VectorMasterEvent, VectorStats,
 };
 
-use super::super::master::{attachment, of_members, switch};
+use super::super::master::{attachment, numbers, of_members, switch};
 use super::super::{ended, failed};
 use super::args::MasterArgs;
 use crate::shell::signal::Interrupt;
@@ -63,6 +63,13 @@ fn show(event: &VectorMasterEvent, quiet: bool) {
                 found.length, found.format, expected.length, expected.format
             ));
         }
+        VectorMasterEvent::Unnamed { workers, has_failed: true } => {
+            return status(&format!(
+                "note: {} {} not confirmed the result; the others have theirs\n",
+                numbers(workers),
+                if workers.len() == 1 { "has" } else { "have" },
+            ));
+        }
         _ if quiet => return,
         VectorMasterEvent::Member(event) => of_members(event),
         VectorMasterEvent::Started { shape, pool, switch } => {
@@ -78,6 +85,12 @@ fn show(event: &VectorMasterEvent, quiet: bool) {
         }
         VectorMasterEvent::Repeated => {
             "sums that not all workers have are added up again\n".to_owned()
+        }
+        VectorMasterEvent::Committed => {
+            "all workers have the sum, and give their files their names\n".to_owned()
+        }
+        VectorMasterEvent::Unnamed { workers, .. } => {
+            format!("waiting for {} to confirm the result\n", numbers(workers))
         }
         VectorMasterEvent::Summed { chunks, of } => {
             format!(

@@ -44,17 +44,39 @@ fn add<T: Element>(args: &WorkerArgs) -> miette::Result<u8> {
     if !args.output.quiet {
         status(&format!("read {} values\n", number::grouped(vector.len() as u64)));
     }
-    match sum(config, &mut vector, sink, Arc::clone(stop.flag()), args.output.quiet) {
-        Ok(report) => show(&report, args),
+    let place = escaped(&sink.place());
+    match sum(config, &mut vector, sink, Arc::clone(stop.flag()), args) {
+        Ok(shown) => shown,
+        Err(Failed::Job(ReduceError::Over { digest })) if is_there::<T>(args, digest) => {
+            if !args.output.quiet {
+                status(&format!("{place} has the sum already\n"));
+            }
+            show(&AllReduceReport::default(), args)
+        }
         Err(Failed::Job(error)) => failed(&error),
         Err(Failed::Output(why)) => ended(&why),
+        Err(Failed::Named(error)) => {
+            status(&format!(
+                "note: {place} has the sum; whether the other workers have it is not known\n"
+            ));
+            failed(&error)
+        }
     }
 }
 
-/// Why there is no sum.
+/// Whether the file for the result is the one that an earlier process of this worker has named.
+fn is_there<T: Element>(args: &WorkerArgs, expected: Option<u64>) -> bool {
+    let path = args.output.out.as_deref().filter(|path| path.is_file());
+    let values = path.and_then(|path| read::<T>(path).ok());
+    values.is_some_and(|values| expected == Some(digest(&values)))
+}
+
+/// Why a worker does not end well.
 enum Failed {
     Job(ReduceError),
     Output(String),
+    /// The result has its name, and the job does not end.
+    Named(ReduceError),
 }
 
 impl From<ReduceError> for Failed {
@@ -69,23 +91,31 @@ fn sum<T: Element>(
     vector: &mut [T],
     mut sink: Sink,
     stop: Arc<AtomicBool>,
-    quiet: bool,
-) -> Result<AllReduceReport, Failed> {
+    args: &WorkerArgs,
+) -> Result<miette::Result<u8>, Failed> {
     let mut group = AllReduce::<T>::join(config, vector.len(), stop)?;
     if group.steps() != 1 {
         let why = format!("the job adds up {} vectors, and a worker has one file", group.steps());
         return Err(ReduceError::Config(why).into());
     }
-    if !quiet {
+    if !args.output.quiet {
         status("all workers have joined\n");
     }
     group.allreduce(vector)?;
     let write = |out: &mut dyn Write| write(out, vector);
-    // The file is whole before the others are allowed to end: until then this worker can be started again.
+    let place = escaped(&sink.place());
+    let say = |text: &str| {
+        if !args.output.quiet {
+            status(text);
+        }
+    };
+    // The file is whole before any is named, and the job goes on until all are: until then this worker can be started again.
     sink.prepare(write).map_err(Failed::Output)?;
-    let report = group.finish()?;
+    say("the sum is whole: waiting until all workers have it\n");
+    group.commit()?;
     sink.finish(write).map_err(Failed::Output)?;
-    Ok(report)
+    say(&format!("{place} has the sum: waiting until all workers say so\n"));
+    group.finish_after(|report| show(&report, args)).map_err(Failed::Named)
 }
 
 fn read<T: Element>(path: &Path) -> miette::Result<Vec<T>> {

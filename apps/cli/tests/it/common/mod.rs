@@ -33,9 +33,13 @@ pub(crate) fn now() -> Instant {
     Instant::now()
 }
 
-#[expect(clippy::disallowed_methods, reason = "a test waits for processes")]
 pub(crate) fn nap() {
-    std::thread::sleep(Duration::from_millis(20));
+    wait_ms(20);
+}
+
+#[expect(clippy::disallowed_methods, reason = "a test waits for processes")]
+pub(crate) fn wait_ms(ms: u64) {
+    std::thread::sleep(Duration::from_millis(ms));
 }
 
 pub(crate) fn until(what: &str, mut is: impl FnMut() -> bool) {

@@ -175,6 +175,22 @@ fn a_client_whose_file_is_removed_meanwhile_says_so() {
 }
 
 #[test]
+fn a_client_whose_folder_is_renamed_meanwhile_says_so() {
+    let place = Place::new(256);
+    let server = place.serve(&SLOW);
+    fs::create_dir(place.path("here")).unwrap();
+    let mut client = place.fetch_to(2, "here/copy");
+    until("a part", || place.path("here/copy.part.chunks").exists());
+    fs::rename(place.path("here"), place.path("there")).unwrap();
+    assert_eq!(client.end(), 1, "{:?}", client.events);
+    let failed = client.found("failed").unwrap();
+    let why = failed["error"].as_str().unwrap();
+    assert!(why.contains("copy.part: it, or its folder, was removed or renamed"), "{why}");
+    assert!(!place.path("there/copy").exists());
+    server.interrupted();
+}
+
+#[test]
 fn a_full_disk_ends_a_client_and_nobody_else() {
     rackweave_testing::needs!(SysAdmin);
     let place = Place::new(256);

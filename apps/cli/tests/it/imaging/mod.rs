@@ -84,16 +84,23 @@ impl Place {
     }
 
     fn fetch_command(&self, client: u8, more: &[&str]) -> Command {
+        self.fetch_command_to(client, &format!("copy{client}"), more)
+    }
+
+    fn fetch_command_to(&self, client: u8, to: &str, more: &[&str]) -> Command {
         let (from, bind) = (format!("{SERVER}:{}", self.port), format!("127.0.0.{client}"));
-        let to = format!("copy{client}");
-        let arguments =
-            ["fetch", "golden", "--from", &from, "--bind", &bind, "--to", &to, "--json"];
+        let arguments = ["fetch", "golden", "--from", &from, "--bind", &bind, "--to", to, "--json"];
         self.command(&[&arguments, more].concat())
     }
 
     /// Starts the client at 127.0.0.`client`, which writes `copyCLIENT`.
     pub(super) fn fetch(&self, client: u8, more: &[&str]) -> Process {
         Process::start(self.fetch_command(client, more))
+    }
+
+    /// As [`Place::fetch`], to another path.
+    pub(super) fn fetch_to(&self, client: u8, to: &str) -> Process {
+        Process::start(self.fetch_command_to(client, to, &[]))
     }
 
     /// Runs a client to its end.

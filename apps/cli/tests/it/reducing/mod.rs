@@ -2,6 +2,7 @@
 //! when processes die and return, and when the network damages, loses and repeats packets.
 
 mod circuits;
+mod commit;
 mod faults;
 mod hostile;
 mod kernel;
@@ -22,7 +23,7 @@ use rackweave_testing::free_ports;
 use serde_json::Value;
 use tempfile::TempDir;
 
-use crate::common::{nap, until};
+use crate::common::{nap, until, wait_ms};
 
 const COMMAND: &str = env!("CARGO_BIN_EXE_rackweave");
 
@@ -200,6 +201,15 @@ impl Process {
         self.child.try_wait().unwrap().is_some()
     }
 
+    /// Kills a worker of an all-reduce, and returns whether it has said before that all workers have the sum. The job does not need it
+    /// from then on.
+    pub(super) fn was_sure_when_killed(&mut self) -> bool {
+        self.kill();
+        self.stderr.extend(self.lines.iter());
+        // With `--json` it says so there.
+        self.stdout.iter().count() > 0 || self.stderr.contains("all workers have the sum;")
+    }
+
     /// Waits for the end; returns the exit code, and what it has said with words separated by single spaces.
     pub(super) fn end(&mut self) -> (i32, String) {
         let mut status = None;
@@ -275,6 +285,10 @@ impl Overlay {
 
     pub(super) fn kill(&mut self) {
         self.switch.as_mut().unwrap().kill();
+    }
+
+    pub(super) fn signal(&self, name: &str) {
+        self.switch.as_ref().unwrap().signal(name);
     }
 
     /// The options of a host.

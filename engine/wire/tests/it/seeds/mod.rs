@@ -350,7 +350,7 @@ fn frisbee_messages() -> Vec<(&'static str, Vec<u8>)> {
 }
 
 /// Returns the messages about vectors.
-fn vector_bodies() -> [(&'static str, reduce::Body); 8] {
+fn vector_bodies() -> [(&'static str, reduce::Body); 9] {
     use reduce::{Body, Chunk, Format, OpenVector, Phase};
     let instance = 0x5117_ce01;
     let cookie = Id64::new(0x0102_0304_0506_0708);
@@ -373,6 +373,7 @@ fn vector_bodies() -> [(&'static str, reduce::Body); 8] {
         ("chunk_exponent", Body::Chunk(Chunk { count: 0, ..chunk })),
         ("chunk_sum", Body::ChunkSum(Chunk { format: Format::I64, ..chunk })),
         ("waiting", Body::Waiting { number: cookie, missing: Id64::new(0b101) }),
+        ("vector_named", Body::VectorNamed { version: 8, digest: cookie }),
     ]
 }
 

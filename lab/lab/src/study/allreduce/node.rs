@@ -119,7 +119,7 @@ impl AggregatedHost {
             match event {
                 Event::Wanted { step } => training.begin(now, step),
                 Event::Summed { step } => training.summed(now, step, side.sums()),
-                Event::Planned(_) | Event::Complete | Event::Failed(_) => {}
+                Event::Planned(_) | Event::Committed | Event::Complete | Event::Failed(_) => {}
             }
         }
         while let Some((step, vector)) = training.poll(now) {

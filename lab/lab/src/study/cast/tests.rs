@@ -221,7 +221,7 @@ fn a_sender_that_crashes_for_good_leaves_no_run_that_looks_complete() {
         for (point, (_, why, warning)) in ends(&[&fault]).into_iter().enumerate() {
             assert_eq!(why, [Some("sender crashed"); 4], "{point} {at}");
             let warning = warning.unwrap();
-            assert!(warning.contains("8 messages failed"), "{point} {at}: {warning}");
+            assert!(warning.contains("of 8 messages 8 failed"), "{point} {at}: {warning}");
             assert!(
                 warning.contains("4 of 4 receivers lack files (host 1: sender crashed"),
                 "{warning}"

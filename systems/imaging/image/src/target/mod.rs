@@ -12,7 +12,8 @@ use std::sync::Arc;
 
 use rackweave_core::Bitmap;
 use rackweave_disk::{
-    Directory, DiskFile, FileKind, INCOMPLETE, Open, new_mode, read_exact_at, write_all_at,
+    Directory, DiskFile, FileKind, INCOMPLETE, Open, PartError, new_mode, read_exact_at,
+    write_all_at,
 };
 use rustix::fs::FallocateFlags;
 
@@ -355,6 +356,9 @@ impl Target {
                     }
                     file.sync()?;
                     named.folder.sync()?;
+                    if !named.folder.is_in_place() {
+                        return Err(PartError::Displaced.into());
+                    }
                     if was_killed && part.stat().is_none() {
                         Record::remove_at(&part);
                     }

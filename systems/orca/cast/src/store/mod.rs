@@ -442,6 +442,7 @@ impl BlockStore {
             }
             Place::Named(_) => {}
         }
+        self.target.dir().check_place()?;
         // If the table cannot be removed, it does not match the next content.
         let _ = self.table.map(Table::remove);
         Ok(())

@@ -101,6 +101,14 @@ impl Dir {
         self.on.sync().map_err(|error| failed(&self.path, error))
     }
 
+    /// Fails if its path does not lead to it any more.
+    pub(crate) fn check_place(&self) -> Result<(), StoreError> {
+        match self.on.is_in_place() {
+            true => Ok(()),
+            false => Err(failed(&self.path, PartError::Displaced.into())),
+        }
+    }
+
     pub(crate) fn set_attributes(&self, mode: u32, modified: (i64, u32)) -> io::Result<()> {
         self.on.set_attributes(mode, modified)
     }

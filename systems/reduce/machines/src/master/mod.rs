@@ -276,7 +276,7 @@ impl Master {
         if self.phase != Phase::Failed {
             self.phase = Phase::Failed;
             self.members.change();
-            self.members.end(now);
+            self.members.fail(now);
             self.events.push_back(Event::Failed(failure));
         }
     }
@@ -567,7 +567,7 @@ impl Master {
         self.events.push_back(Event::Drained { epoch });
         if self.drained == self.epochs {
             self.phase = Phase::Done;
-            self.members.end(now);
+            self.members.complete(now);
             self.closes = if self.switch.is_used() { 2 } else { 0 };
             self.events.push_back(Event::Complete);
         }
@@ -638,7 +638,7 @@ impl Master {
             let workers = self.members.all() & !self.finished[usize::from(self.drained) % 2];
             return self.fail(now, Failure::NoProgress { workers });
         }
-        if let Some(failure) = self.members.silent(now) {
+        if let Some(failure) = self.members.silent(now, 0) {
             self.fail(now, failure);
         }
     }
@@ -661,7 +661,7 @@ impl Master {
         let is_running = self.phase == Phase::Run;
         let stuck = is_running.then(|| self.progressed.due(self.stuck_for()));
         let switch = if has_ended { None } else { self.switch.poll_timeout() };
-        [state, self.members.patience_due(), stuck, switch].into_iter().flatten().min()
+        [state, self.members.patience_due(0), stuck, switch].into_iter().flatten().min()
     }
 
     /// Returns the next message, if there is something to send now.

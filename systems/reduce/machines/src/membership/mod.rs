@@ -76,8 +76,8 @@ pub(super) struct Membership {
     /// Whether a process that has said that it ends still hears of the state.
     informs_left: bool,
     started: Time,
-    /// Since the job has ended.
-    ended: Option<Silence>,
+    /// Since the job has ended, and how long workers that have not left are waited for then.
+    ended: Option<(Silence, Span)>,
 }
 
 impl Membership {
@@ -170,9 +170,15 @@ impl Membership {
         self.members.iter_mut().for_each(|member| member.hear(now));
     }
 
-    /// The job ends: workers are to hear of it, and then it is over.
-    pub(super) const fn end(&mut self, now: Time) {
-        self.ended = Some(Silence::since(now));
+    /// The job has failed: workers are to hear of it, and then it is over, whoever does not answer.
+    pub(super) const fn fail(&mut self, now: Time) {
+        self.ended = Some((Silence::since(now), self.config.takeover));
+    }
+
+    /// The job is complete: workers are to hear of it. One that does not answer may be started again, and is to find the master: it is
+    /// waited for as long as for one that is silent during the job.
+    pub(super) const fn complete(&mut self, now: Time) {
+        self.ended = Some((Silence::since(now), self.config.give_up));
     }
 
     /// Whether the job has ended, one way or the other.
@@ -274,23 +280,35 @@ impl Membership {
         announced.map(|member| member.due(self.version, retry, keepalive)).min()
     }
 
-    /// Returns when [`Membership::expire`], [`Membership::not_joined`] or [`Membership::silent`] is due.
-    pub(super) fn patience_due(&self) -> Option<Time> {
-        let Config { takeover, give_up, join_within, .. } = self.config;
-        if let Some(ended) = self.ended {
-            return Some(ended.due(takeover));
+    /// Returns when [`Membership::expire`], [`Membership::not_joined`] or [`Membership::silent`] is due, with the same exceptions.
+    pub(super) fn patience_due(&self, except: u64) -> Option<Time> {
+        let Config { give_up, join_within, .. } = self.config;
+        if let Some((ended, _)) = self.ended {
+            return Some(ended.due(self.patience_at_end()));
         }
-        let joined = self.members.iter().filter(|member| member.has_joined());
-        let silent = joined.map(|member| member.silent_due(give_up));
+        let joined = self.members.iter().enumerate().filter(|(_, member)| member.has_joined());
+        let awaited = joined.filter(|(number, _)| except >> number & 1 == 0);
+        let silent = awaited.map(|(_, member)| member.silent_due(give_up));
         let start = self.missing().next().map(|_| self.started.saturating_add(join_within));
         silent.chain(start).min()
     }
 
+    /// How long workers that do not confirm the end of the job are waited for, if they have not said that they leave.
+    fn patience_at_end(&self) -> Span {
+        let takeover = self.config.takeover;
+        let (_, patience) = self.ended.unwrap_or((Silence::since(Time::ZERO), takeover));
+        let is_awaited = |member: &Member| {
+            member.has_joined() && !member.has_left() && !member.has(self.version)
+        };
+        if self.members.iter().any(is_awaited) { patience } else { patience.min(takeover) }
+    }
+
     /// Ends the wait for workers that do not confirm the end of the job. Returns whether it has ended.
     pub(super) fn expire(&mut self, now: Time) -> bool {
-        let Some(ended) = &mut self.ended else { return false };
+        let patience = self.patience_at_end();
+        let Some((ended, _)) = &mut self.ended else { return false };
         // Workers that are gone do not answer.
-        if ended.look(now, self.config.takeover) {
+        if ended.look(now, patience) {
             for member in &mut self.members {
                 member.confirm(self.version, true);
             }
@@ -305,10 +323,14 @@ impl Membership {
         (workers != 0 && is_late).then_some(Failure::NotJoined { workers })
     }
 
-    /// Why the job fails if a worker has been silent for too long.
-    pub(super) fn silent(&mut self, now: Time) -> Option<Failure> {
+    /// Why the job fails if a worker has been silent for too long that is not one of these, a bitmap.
+    pub(super) fn silent(&mut self, now: Time, except: u64) -> Option<Failure> {
         let give_up = self.config.give_up;
-        let worker = self.members.iter_mut().position(|member| member.is_silent(now, give_up))?;
+        let is_silent = |(number, member): (usize, &mut Member)| {
+            let is_silent = except >> number & 1 == 0 && member.is_silent(now, give_up);
+            is_silent.then_some(number)
+        };
+        let worker = self.members.iter_mut().enumerate().find_map(is_silent)?;
         let (member, worker) = (&self.members[worker], worker as u8);
         Some(match (member.has_met_other(), member.has_left()) {
             (true, _) => Failure::OtherInput { worker },

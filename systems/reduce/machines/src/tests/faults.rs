@@ -29,6 +29,20 @@ fn a_worker_that_returns_repeats_only_epochs_that_are_not_collected() {
 }
 
 #[test]
+fn a_worker_that_is_killed_at_the_end_and_returns_learns_of_it() {
+    let mut world = World::new(job(1), 800, SLOW, 1);
+    while !world.master().machine().has_ended() {
+        world.run(world.now + Span::from_us(5));
+        world.now += Span::from_us(5);
+    }
+    world.act(Act::Kill(2));
+    world.at(world.now + Span::from_secs(20), Act::Return(2));
+    world.run_to_end(seconds(60));
+    assert_eq!(world.nodes[3].workers()[0].outcome(), Some(Ok(())));
+    assert!(world.now < seconds(25), "the master does not wait for longer: {:?}", world.now);
+}
+
+#[test]
 fn a_switch_that_restarts_is_used_again() {
     let mut world = World::new(job(2), 800, SLOW, 2);
     world.at(ms(10), Act::RestartSwitch);

@@ -3,6 +3,10 @@
 //! Workers learn of the job by one state with a version ([`super::super::membership`]), and answer with the first chunk whose sum they do not
 //! have. When a worker or an aggregator has lost its memory, the state says so; once all have answered and slots are reserved again, the
 //! next attempt begins at the least of these chunks.
+//!
+//! A job whose workers have results to write ends in two phases ([`Config::commits`]), Rackweave's choice. A worker prepares its result
+//! and says that it has all sums. When all have, the master commits: each worker names its result, and says so. When all have, the job is
+//! complete. A worker that returns between the two is one more attempt of the last step: the others remain, and have its elements.
 
 use std::collections::VecDeque;
 
@@ -10,7 +14,7 @@ use rackweave_core::{HostId, Span, Time};
 use rackweave_wire::Id64;
 use rackweave_wire::reduce::{
     Body, Format, Header, MAX_POOL, MAX_WORKERS, OpenVector, PLAN_BYTES, Phase, Plan, Refusal,
-    Shape,
+    Shape, done_payload,
 };
 
 use super::super::Failure;
@@ -53,10 +57,13 @@ pub struct Config {
     pub aggregators: Vec<HostId>,
     /// How long the master waits for an answer of the aggregator before it asks the next one.
     pub patience: Span,
+    /// Whether workers have results that get their names when all have their sums: the job is then complete when all results have
+    /// their names, and not when all sums are there.
+    pub commits: bool,
 }
 
 impl Config {
-    /// A master with the timers of [`membership::Config::new`], and 3 s of patience with an aggregator.
+    /// A master with the timers of [`membership::Config::new`], 3 s of patience with an aggregator, and no commit.
     #[must_use]
     pub const fn new(job: u16, workers: u8, vectors: Vectors, token: u64, secret: u64) -> Self {
         Self {
@@ -64,6 +71,7 @@ impl Config {
             vectors,
             aggregators: Vec::new(),
             patience: Span::from_secs(3),
+            commits: false,
         }
     }
 }
@@ -111,7 +119,10 @@ pub enum Event {
         /// The reason: it did not answer, or it refused.
         absence: Absence,
     },
-    /// All workers have the sums of all steps.
+    /// All workers have the sums of all steps, and give their results their names. A worker that returns then is followed by
+    /// another commit.
+    Committed,
+    /// All workers have the sums of all steps, and results that have names are named.
     Complete,
     /// The job has failed.
     Failed(Failure),
@@ -139,6 +150,10 @@ pub struct Master {
     members: Membership,
     /// The first chunk whose sum a worker does not have, among workers that were in the job before the present attempt.
     lows: Vec<Option<u64>>,
+    /// The workers whose results have their names, as a bitmap, and the digest that they have in common.
+    named: u64,
+    digest: Option<u64>,
+    is_committed: bool,
     reservation: Option<Reservation>,
     /// The aggregator that is asked next.
     next_aggregator: usize,
@@ -171,6 +186,9 @@ impl Master {
             layout: None,
             members: Membership::new(members, now).informing_left(),
             lows: vec![None; usize::from(workers)],
+            named: 0,
+            digest: None,
+            is_committed: false,
             reservation: None,
             next_aggregator: 0,
             adopts: length == 0,
@@ -231,6 +249,12 @@ impl Master {
         Some((lows.min()?, layout.end()))
     }
 
+    /// Returns the workers that have not said that their result has its name, as a bitmap; `None` before the commit.
+    #[must_use]
+    pub fn unnamed(&self) -> Option<u64> {
+        self.is_committed.then(|| self.members.all() & !self.named)
+    }
+
     /// Ends the job: workers are informed.
     pub fn interrupt(&mut self, now: Time) {
         self.fail(now, Failure::Interrupted);
@@ -252,7 +276,7 @@ impl Master {
         if !self.has_ended() {
             self.phase = Phase::Failed;
             self.members.change();
-            self.members.end(now);
+            self.members.fail(now);
             self.closes = if self.reservation.is_some() { 2 } else { 0 };
             self.events.push_back(Event::Failed(failure));
         }
@@ -273,6 +297,9 @@ impl Master {
         }
         if let Body::VectorProgress { version, low, is_known } = header.body {
             return self.progress(now, from, header.worker, version, is_known.then(|| low.get()));
+        }
+        if let Body::VectorNamed { version, digest } = header.body {
+            return self.name(now, from, header.worker, version, digest.get());
         }
         if header.body == Body::Close {
             return self.leave(from, header.worker);
@@ -324,6 +351,8 @@ impl Master {
         }
         if arrival == Some(Arrival::Replaced) && !self.has_ended() {
             self.lows[usize::from(number)] = None;
+            // Its result may be another file.
+            self.named &= !(1 << number);
             self.events.push_back(Event::Replaced { worker: number });
             // The aggregator has the address of the one that was replaced.
             if self.reservation.is_some() {
@@ -343,6 +372,8 @@ impl Master {
         }
         match self.members.leave(from, number, self.reservation.is_some()) {
             Leaving::Left => {
+                // It takes back that it is ready for the commit.
+                self.lows[usize::from(number)] = None;
                 self.events.push_back(Event::Left { worker: number });
                 if self.adopts && self.members.is_empty() {
                     self.config.vectors.length = 0;
@@ -426,6 +457,10 @@ impl Master {
         if version != current {
             return;
         }
+        // A commit is confirmed by the name.
+        if self.phase == Phase::Commit {
+            return;
+        }
         member.confirm(version, true);
         if self.has_ended() {
             return;
@@ -436,15 +471,52 @@ impl Master {
             (Phase::Run, Some(layout)) => {
                 let is_done = |low: &Option<u64>| low.is_some_and(|low| low >= layout.end());
                 if self.lows.iter().all(is_done) {
-                    self.phase = Phase::Done;
-                    self.members.change();
-                    self.members.end(now);
-                    self.closes = 2;
-                    self.events.push_back(Event::Complete);
+                    if self.config.commits {
+                        self.commit(now);
+                    } else {
+                        self.complete(now);
+                    }
                 }
             }
             _ => {}
         }
+    }
+
+    /// All workers are prepared. Patience with them begins again: a result may take long to write where it has no name, such as to a pipe.
+    fn commit(&mut self, now: Time) {
+        (self.phase, self.is_committed) = (Phase::Commit, true);
+        self.members.change();
+        self.members.hear_all(now);
+        self.events.push_back(Event::Committed);
+    }
+
+    /// The result of a worker has its name.
+    fn name(&mut self, now: Time, from: HostId, number: u8, version: u32, digest: u64) {
+        let current = self.members.version();
+        let Some(member) = self.members.member(number, from) else {
+            self.stale += 1;
+            return;
+        };
+        member.hear(now);
+        if version != current || self.phase != Phase::Commit {
+            return;
+        }
+        member.confirm(version, true);
+        if *self.digest.get_or_insert(digest) != digest {
+            return self.fail(now, Failure::OtherSum { worker: number });
+        }
+        self.named |= 1 << number;
+        if self.named == self.members.all() {
+            self.complete(now);
+        }
+    }
+
+    fn complete(&mut self, now: Time) {
+        self.phase = Phase::Done;
+        self.members.change();
+        self.members.complete(now);
+        self.closes = 2;
+        self.events.push_back(Event::Complete);
     }
 
     /// Begins the attempt, if slots are reserved and all workers have said what they have.
@@ -468,6 +540,11 @@ impl Master {
         self.members.hear_all(now);
     }
 
+    /// The workers whose silence does not matter: those whose results have their names, as a bitmap.
+    fn unawaited(&self) -> u64 {
+        if self.phase == Phase::Commit { self.named } else { 0 }
+    }
+
     /// Called when the time that [`Master::poll_timeout`] returned has come.
     pub fn handle_timeout(&mut self, now: Time) {
         if self.members.expire(now) {
@@ -477,7 +554,8 @@ impl Master {
             let step = reservation.handle_timeout(now);
             self.step(now, step);
         }
-        let failure = self.members.not_joined(now).or_else(|| self.members.silent(now));
+        let except = self.unawaited();
+        let failure = self.members.not_joined(now).or_else(|| self.members.silent(now, except));
         if let Some(failure) = failure {
             self.fail(now, failure);
         }
@@ -491,7 +569,11 @@ impl Master {
         }
         let reservation = self.reservation.as_ref().filter(|_| !self.has_ended());
         let reservation = reservation.map(Reservation::poll_timeout);
-        let times = [self.members.announcement_due(), self.members.patience_due(), reservation];
+        let times = [
+            self.members.announcement_due(),
+            self.members.patience_due(self.unawaited()),
+            reservation,
+        ];
         times.into_iter().flatten().min()
     }
 
@@ -516,6 +598,7 @@ impl Master {
                 let (aggregator, first) = (reservation.aggregator, self.first);
                 Plan { aggregator, first, length, steps, pool, elements, format, workers }.encode()
             }
+            _ if self.phase == Phase::Done => done_payload(self.digest.unwrap_or(0)),
             _ => vec![0; PLAN_BYTES as usize],
         }
     }

@@ -69,9 +69,19 @@ impl WorkerSide {
         self.events();
     }
 
-    /// Allows the job to end; see [`Worker::release`].
+    /// Confirms the end; see [`Worker::acknowledge`].
+    pub const fn acknowledge(&mut self) {
+        self.worker.acknowledge();
+    }
+
+    /// The worker is prepared; see [`Worker::release`].
     pub const fn release(&mut self) {
         self.worker.release();
+    }
+
+    /// The worker's result has its name; see [`Worker::name`].
+    pub const fn name(&mut self, digest: u64) {
+        self.worker.name(digest);
     }
 
     /// Ends the worker before the job has ended; see [`Worker::leave`].
@@ -115,7 +125,10 @@ impl WorkerSide {
             match event {
                 Event::Complete => self.outcome = Some(Ok(())),
                 Event::Failed(failure) => self.outcome = Some(Err(failure)),
-                Event::Planned(_) | Event::Wanted { .. } | Event::Summed { .. } => {}
+                Event::Planned(_)
+                | Event::Wanted { .. }
+                | Event::Summed { .. }
+                | Event::Committed => {}
             }
             // A step has two events, and the next step waits for the driver.
             self.events.push_back(event);

@@ -6,7 +6,7 @@
 
 use rackweave_core::{Bitmap, HostId, Span, Time};
 use rackweave_wire::Id64;
-use rackweave_wire::reduce::{Body, Chunk, Format, Header, Phase, Plan};
+use rackweave_wire::reduce::{Body, Chunk, Format, Header, Phase, Plan, digest_of_done};
 
 use super::super::Failure;
 use super::super::membership::{Place, Silence};
@@ -30,7 +30,9 @@ pub struct Config {
     pub format: Format,
     /// A digest of its vectors, which a process that takes its place must have too; 0 if it is not known.
     pub digest: u64,
-    /// Whether the job must not end before [`Worker::release`]: until then the worker can be replaced after its last sum too.
+    /// Whether the worker has a result: the job must not end before [`Worker::release`], when the result is whole but has no name, and after
+    /// [`Event::Committed`] not before [`Worker::name`]. Until then the worker can be replaced after its last sum too. The end itself is
+    /// confirmed by [`Worker::acknowledge`], the last thing that the worker does: one that is killed before that and started again finds the master.
     pub holds_end: bool,
     /// The timer of SwitchML's code instead of one that follows the round-trip time: see [`FixedTimer`].
     pub fixed_timer: Option<FixedTimer>,
@@ -95,7 +97,9 @@ pub enum Event {
         /// The step.
         step: u32,
     },
-    /// All workers have the sums of all steps.
+    /// All workers are prepared: each gives its result its name, and calls [`Worker::name`].
+    Committed,
+    /// All workers have the sums of all steps, and results that have names are named.
     Complete,
     /// The worker has given up.
     Failed(Failure),
@@ -174,6 +178,13 @@ pub struct Worker {
     /// Whether the master is to be informed that the worker ends.
     is_leaving: bool,
     is_released: bool,
+    /// Whether a commit has been announced, and the digest of the result once it has its name.
+    is_committed: bool,
+    named: Option<u64>,
+    /// The digest of all results, at the end of the job.
+    digest: Option<u64>,
+    /// Whether the end may be confirmed.
+    is_acknowledged: bool,
     /// The workers whose elements were missing when the aggregator was asked last, as a bitmap.
     missing: u64,
     counters: Counters,
@@ -202,6 +213,10 @@ impl Worker {
             has_given_up: false,
             is_leaving: false,
             is_released: false,
+            is_committed: false,
+            named: None,
+            digest: None,
+            is_acknowledged: false,
             missing: 0,
             counters: Counters::default(),
         }
@@ -243,9 +258,25 @@ impl Worker {
         self.missing
     }
 
-    /// Allows the job to end, once the worker has used its last sum; see [`Config::holds_end`].
+    /// The worker is prepared: it has used its last sum, and its result is whole; see [`Config::holds_end`].
     pub const fn release(&mut self) {
         (self.is_released, self.is_progress_due) = (true, self.state.is_some());
+    }
+
+    /// The worker's result has its name. `digest` is one of the sums, the same at all workers.
+    pub const fn name(&mut self, digest: u64) {
+        (self.named, self.is_progress_due) = (Some(digest), true);
+    }
+
+    /// Confirms that the job is complete; see [`Config::holds_end`].
+    pub const fn acknowledge(&mut self) {
+        (self.is_acknowledged, self.is_progress_due) = (true, self.state.is_some());
+    }
+
+    /// Returns the digest of the sums that all workers have named, once the job is complete.
+    #[must_use]
+    pub const fn digest(&self) -> Option<u64> {
+        self.digest
     }
 
     /// The first chunk whose sum the master is to know as missing here.
@@ -361,7 +392,11 @@ impl Worker {
             return;
         }
         let is_known = self.is_over || self.state.is_some_and(|(old, _)| old == version);
-        let can_begin = is_known || plan.is_none_or(|plan| self.can_begin(&plan));
+        let can_begin = match plan {
+            Some(plan) => self.can_begin(&plan),
+            None => phase != Phase::Commit || self.is_prepared(),
+        };
+        let can_begin = is_known || can_begin;
         if self.has_given_up || !can_begin {
             return;
         }
@@ -376,8 +411,17 @@ impl Worker {
         self.place.begin(header.attempt);
         self.state = Some((version, phase));
         match (phase, plan) {
+            (Phase::Commit, _) => {
+                self.flight = None;
+                if !self.config.holds_end {
+                    self.named = Some(0);
+                } else if !core::mem::replace(&mut self.is_committed, true) {
+                    self.events.push(Event::Committed);
+                }
+            }
             (Phase::Done, _) => {
                 self.is_over = true;
+                self.digest = digest_of_done(payload);
                 self.flight = None;
                 self.events.push(Event::Complete);
             }
@@ -390,6 +434,12 @@ impl Worker {
             // Another attempt is being prepared: what is under way belongs to none.
             _ => self.flight = None,
         }
+    }
+
+    /// Whether the worker has its result: a master that is right commits nothing else.
+    fn is_prepared(&self) -> bool {
+        let has_all = self.layout.is_some_and(|layout| self.step == layout.steps);
+        has_all && (self.is_released || !self.config.holds_end)
     }
 
     /// Whether the worker has what an attempt needs: a master that is right asks for nothing else.
@@ -558,8 +608,19 @@ impl Worker {
             let header = self.place.header(Body::JoinVector { instance, cookie, digest });
             return Some(Outgoing { to: master, header, elements: None });
         }
-        let (version, _) = self.state?;
+        let (version, phase) = self.state?;
         if core::mem::take(&mut self.is_progress_due) {
+            if phase == Phase::Done && self.config.holds_end && !self.is_acknowledged {
+                return None;
+            }
+            if let (Phase::Commit, Some(digest)) = (phase, self.named) {
+                let body = Body::VectorNamed { version, digest: Id64::new(digest) };
+                return Some(Outgoing {
+                    to: master,
+                    header: self.place.header(body),
+                    elements: None,
+                });
+            }
             let (low, is_known) = (Id64::new(self.reported()), self.layout.is_some());
             let header = self.place.header(Body::VectorProgress { version, low, is_known });
             return Some(Outgoing { to: master, header, elements: None });

@@ -302,7 +302,7 @@ impl Worker {
                 self.window.clear();
                 return;
             }
-            Phase::Wait | Phase::Run | Phase::Quiesce => {}
+            Phase::Wait | Phase::Run | Phase::Quiesce | Phase::Commit => {}
         }
         if is_new_attempt {
             self.counters.restarts += u64::from(self.place.attempt() != header.attempt);

@@ -12,7 +12,7 @@ use rackweave_aggregation::vector::worker::{Config, Event};
 use rackweave_core::{HostId, Span, Time};
 use rackweave_linux::random;
 
-use super::{Element, NO_HOST};
+use super::{Element, NO_HOST, digest_of};
 use crate::ReduceError;
 use crate::net::Net;
 use crate::worker::{MasterAt, WorkerConfig, explain};
@@ -112,6 +112,8 @@ struct Link {
     /// The step whose vector is wanted, and the first step without a sum.
     wanted: Option<u32>,
     summed: u32,
+    /// Whether all workers are prepared.
+    committed: bool,
     /// Why the keeper has ended.
     broken: Option<ReduceError>,
 }
@@ -135,6 +137,7 @@ impl Link {
             match event {
                 Event::Wanted { step } => self.wanted = Some(step),
                 Event::Summed { step } => self.summed = step + 1,
+                Event::Committed => self.committed = true,
                 Event::Planned(_) | Event::Complete | Event::Failed(_) => {}
             }
         }
@@ -183,7 +186,11 @@ impl Link {
                     let (net, master) = (&self.net, self.master);
                     return Err(explain(failure, job, number, config.patience, net, master));
                 }
-                Some(Ok(())) => return Err(ReduceError::Over),
+                Some(Ok(())) => {
+                    self.acknowledge()?;
+                    let digest = self.node.worker().and_then(|side| side.machine().digest());
+                    return Err(ReduceError::Over { digest });
+                }
                 None => {}
             }
             if stop.load(Ordering::Relaxed) {
@@ -198,6 +205,15 @@ impl Link {
             }
             self.net.wait_for_turn(due)?;
         }
+    }
+
+    /// Informs the master that the worker knows of the end.
+    fn acknowledge(&mut self) -> Result<(), ReduceError> {
+        if let Some(side) = self.side() {
+            side.acknowledge();
+        }
+        self.turn()?;
+        Ok(())
     }
 
     /// Informs the master that the worker ends.
@@ -273,8 +289,8 @@ impl<T: Element> AllReduce<T> {
         };
         let side = WorkerSide::new(machine, net.now());
         let node = VectorNode::new(host).with_worker(side);
-        let (wanted, summed, broken) = (None, 0, None);
-        let mut link = Link { net, node, master, wanted, summed, broken };
+        let (wanted, summed, committed, broken) = (None, 0, false, None);
+        let mut link = Link { net, node, master, wanted, summed, committed, broken };
         let unlimited = AllReduceConfig { sum_within: None, ..config };
         link.run(&unlimited, &stop, |link| link.wanted.is_some())?;
         let layout = link.node.worker().and_then(|side| side.machine().layout());
@@ -347,11 +363,13 @@ impl<T: Element> AllReduce<T> {
         }
     }
 
-    /// Says that this worker has used its last sum, and waits until all workers have said so. Until then any of them can be replaced. A worker that ends before that leaves the group, as after a crash.
+    /// Says that this worker is prepared, and waits until all workers have said so: its results are whole and safe, and nobody has
+    /// seen them yet, such as files that do not have their names. The caller then gives them their names, which must not fail for lack
+    /// of anything, and calls [`AllReduce::finish`]. From then on results can be seen while others are not there yet.
     ///
     /// # Errors
     /// See [`ReduceError`]; [`ReduceError::Config`] if there are vectors left.
-    pub fn finish(self) -> Result<AllReduceReport, ReduceError> {
+    pub fn commit(&mut self) -> Result<(), ReduceError> {
         let (step, steps) = (self.step, self.steps);
         if step < steps {
             let why = format!("the group adds up {steps} vectors, and {step} have been added up");
@@ -362,28 +380,58 @@ impl<T: Element> AllReduce<T> {
             side.release();
         }
         let unlimited = AllReduceConfig { sum_within: None, ..self.config };
-        let is_complete = |link: &Link| link.outcome() == Some(Ok(())) && link.node.is_done();
-        link.run(&unlimited, &self.stop, is_complete)?;
-        // The master repeats the end until it is confirmed.
-        link.turn()?;
+        link.run(&unlimited, &self.stop, |link| link.committed)
+    }
+
+    /// Says that this worker's results have their names, and waits until all workers have said so; commits before, if
+    /// [`AllReduce::commit`] was not called. Until then any worker can be replaced, and the others help it: it gets the last sum again. A
+    /// worker that ends before that leaves the group, as after a crash.
+    ///
+    /// # Errors
+    /// See [`ReduceError`]; [`ReduceError::Config`] if there are vectors left.
+    pub fn finish(self) -> Result<AllReduceReport, ReduceError> {
+        self.finish_after(|report| report)
+    }
+
+    /// As [`AllReduce::finish`], with what the process does last. The master stays until this is done, so that a process which is killed
+    /// meanwhile and started again learns that the job is over ([`ReduceError::Over`]).
+    ///
+    /// # Errors
+    /// As [`AllReduce::finish`].
+    pub fn finish_after<R>(
+        mut self,
+        last: impl FnOnce(AllReduceReport) -> R,
+    ) -> Result<R, ReduceError> {
+        if !locked(&self.link).committed {
+            self.commit()?;
+        }
+        let mut link = locked(&self.link);
+        if let Some(side) = link.side() {
+            let digest = digest_of(side.sums());
+            side.name(digest);
+        }
+        let unlimited = AllReduceConfig { sum_within: None, ..self.config };
+        link.run(&unlimited, &self.stop, |link| link.outcome() == Some(Ok(())))?;
         drop(link);
-        Ok(self.report())
+        let result = last(self.report());
+        // The master hears of it.
+        drop(self);
+        Ok(result)
     }
 }
 
 impl<T: Element> Drop for AllReduce<T> {
     fn drop(&mut self) {
-        {
-            let mut link = locked(&self.link);
-            if link.outcome().is_none() {
-                // The master notices a worker's silence if it cannot be informed.
-                let _ = link.leave();
-            }
-        }
         if let Some((is_over, keeper)) = self.keeper.take() {
             is_over.store(true, Ordering::Relaxed);
             keeper.thread().unpark();
             let _ = keeper.join();
         }
+        let mut link = locked(&self.link);
+        // The master notices a worker's silence if it cannot be informed.
+        let _ = match link.outcome() {
+            None => link.leave(),
+            Some(_) => link.acknowledge(),
+        };
     }
 }

@@ -101,6 +101,16 @@ pub enum VectorMasterEvent {
         /// The number of chunks of the job.
         of: u64,
     },
+    /// All workers are prepared, and give their results their names.
+    Committed,
+    /// These workers have not said that their results have their names, while the others may have: reported after 5 s, when others
+    /// are missing, every 30 s, and when the job fails.
+    Unnamed {
+        /// Their numbers.
+        workers: Vec<u8>,
+        /// Whether the job has failed.
+        has_failed: bool,
+    },
     /// A worker, or what adds up, has lost its memory: chunks without a sum at all workers are sent again.
     Repeated,
 }
@@ -128,7 +138,7 @@ pub struct VectorStats {
     pub refused: u64,
     /// Messages of another job or another process than the job's.
     pub stale: u64,
-    /// The time from the first chunk that a worker may have sent until all workers had all sums.
+    /// The time from the first chunk that a worker may have sent until all workers were prepared.
     pub elapsed: Span,
 }
 
@@ -174,7 +184,8 @@ impl VectorMaster {
         self.net.local_addr()
     }
 
-    /// Serves the workers until all have all sums. Once `stop` is set, the job ends, and the workers are informed.
+    /// Serves the workers until the results of all have their names, see [`AllReduce::commit`](super::AllReduce::commit). Once `stop` is set, the job ends, and the workers are
+    /// informed.
     ///
     /// # Errors
     /// See [`ReduceError`]; [`ReduceError::Interrupted`] after `stop`.
@@ -186,9 +197,10 @@ impl VectorMaster {
         let Self { config, mut net } = self;
         let host = config.attachment.master_host();
         let mut node = node(&config, host, net.now());
-        let (started, ended, absence, tenth) = (None, None, None, 0);
-        let mut progress = Progress { host, started, ended, absence, tenth };
+        let (started, summed, ended, absence, tenth) = (None, None, None, None, 0);
+        let mut progress = Progress { host, started, summed, ended, absence, tenth };
         let mut waiting = Waiting::new(net.now());
+        let mut naming = Waiting::new(net.now());
         while !node.is_done() {
             net.turn_and_wait(&mut node)?;
             let now = net.now();
@@ -210,6 +222,14 @@ impl VectorMaster {
             {
                 report(VectorMasterEvent::Member(MemberEvent::Waiting { workers }));
             }
+            let unnamed = unnamed(master).filter(|_| progress.ended.is_none());
+            if let Some(workers) = naming.due(now, unnamed.unwrap_or_default().into_iter()) {
+                report(VectorMasterEvent::Unnamed { workers, has_failed: false });
+            }
+            // All results have their names, whoever has heard of it.
+            if stop.load(Ordering::Relaxed) && matches!(progress.ended, Some((_, Ok(())))) {
+                break;
+            }
         }
         // What was polled last is sent.
         net.turn(&mut node)?;
@@ -217,13 +237,16 @@ impl VectorMaster {
         match progress.ended {
             Some((_, Ok(()))) => {}
             Some((_, Err(failure))) => {
+                if let Some(workers) = unnamed(master) {
+                    report(VectorMasterEvent::Unnamed { workers, has_failed: true });
+                }
                 return Err(explain(failure, &config, master, &net, progress.absence));
             }
             None => return Err(ReduceError::Interrupted),
         }
         let sums = node.aggregator().map(|aggregator| aggregator.program().counts().chunk_sums);
         let vectors = master.config().vectors;
-        let elapsed = progress.ended.zip(progress.started);
+        let elapsed = progress.summed.zip(progress.started);
         Ok(VectorStats {
             length: vectors.length,
             format: vectors.format,
@@ -235,7 +258,7 @@ impl VectorMaster {
             received_bytes: net.traffic.received_bytes,
             refused: net.traffic.refused,
             stale: master.stale(),
-            elapsed: elapsed.map_or(Span::ZERO, |((ended, _), started)| ended.since(started)),
+            elapsed: elapsed.map_or(Span::ZERO, |(summed, started)| summed.since(started)),
         })
     }
 }
@@ -254,6 +277,7 @@ fn node(config: &VectorMasterConfig, host: HostId, now: Time) -> VectorNode {
     let secrets = random();
     let mut machine = Config {
         aggregators,
+        commits: true,
         ..Config::new(job, workers, vectors, secrets as u64, (secrets >> 64) as u64)
     };
     machine.members.give_up = config.patience;
@@ -269,10 +293,18 @@ fn node(config: &VectorMasterConfig, host: HostId, now: Time) -> VectorNode {
         .with_aggregator(Aggregator::new(host, limits, limit))
 }
 
+/// The workers that have not said that their results have their names; `None` before the commit.
+fn unnamed(master: &Master) -> Option<Vec<u8>> {
+    let workers = master.unnamed()?;
+    Some((0..MAX_WORKERS).filter(|number| workers >> number & 1 == 1).collect())
+}
+
 /// What a master remembers of its job.
 struct Progress {
     host: HostId,
     started: Option<Time>,
+    /// When all workers had all sums.
+    summed: Option<Time>,
     ended: Option<(Time, Result<(), Failure>)>,
     absence: Option<Absence>,
     /// The tenths of the job that have been reported.
@@ -318,6 +350,10 @@ impl Progress {
                 VectorMasterEvent::Started { shape, pool, switch }
             }
             Event::Started { .. } => VectorMasterEvent::Repeated,
+            Event::Committed => {
+                self.summed = Some(now);
+                VectorMasterEvent::Committed
+            }
             Event::Without { aggregator, absence } => {
                 self.absence = Some(absence);
                 if config.requires_switch {

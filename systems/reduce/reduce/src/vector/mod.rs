@@ -116,6 +116,14 @@ pub fn digest<T: Element>(vector: &[T]) -> u64 {
     hasher.finish().max(1)
 }
 
+/// [`digest`] of sums.
+fn digest_of(sums: &Values) -> u64 {
+    match sums {
+        Values::Integers(sums) => digest(sums),
+        Values::Floats(sums) => digest(sums),
+    }
+}
+
 /// The number of a worker's host where hosts are named by IPv4 addresses. Nothing is sent to it: it would be a multicast address, which
 /// no host has.
 const NO_HOST: HostId = HostId(0xe000_0001);

@@ -24,7 +24,7 @@ proptest! {
     ) {
         let format = if is_float { Format::BlockFloat } else { Format::I64 };
         let vectors = Vectors { length, format, steps, elements, pool };
-        let job = Job { workers, vectors, slots, has_switch: slots > 0, seed };
+        let job = Job { workers, vectors, slots, has_switch: slots > 0, seed, results: None };
         let faults = Faults { loss, repeat, delay: Span::from_us(delay_us) };
         let mut world = World::new(job, faults);
         let mut deaths = 0_u64;

@@ -1,6 +1,7 @@
 //! The machines and the program together, on a network that loses, repeats and reorders.
 
 mod chaos;
+mod commit;
 mod faults;
 mod hostile;
 mod starved;
@@ -67,6 +68,24 @@ enum Act {
     RestartSwitch,
     /// The switch no longer answers.
     KillSwitch,
+    /// The result of the worker of this instance is whole.
+    Prepare(u8, u32),
+    /// It gets its name.
+    Name(u8, u32),
+}
+
+/// How workers write results.
+#[derive(Clone, Copy, Debug)]
+struct Results {
+    /// The longest time to prepare one, and to give it its name.
+    within: Span,
+    /// One worker that is prepared this much later, and one that names its result this much later.
+    unready: Option<(u8, Span)>,
+    late: Option<(u8, Span)>,
+    /// One worker that does not confirm the end.
+    held: Option<u8>,
+    /// One worker with another sum.
+    wrong: Option<u8>,
 }
 
 /// A job and where it is added up.
@@ -77,11 +96,13 @@ struct Job {
     slots: u32,
     has_switch: bool,
     seed: u64,
+    /// `None`: sums are all that there is.
+    results: Option<Results>,
 }
 
 impl Job {
     const fn new(workers: u8, vectors: Vectors) -> Self {
-        Self { workers, vectors, slots: 4_096, has_switch: true, seed: 1 }
+        Self { workers, vectors, slots: 4_096, has_switch: true, seed: 1, results: None }
     }
 
     /// The vector of a worker for a step.
@@ -127,12 +148,16 @@ struct World {
     /// How often a life of a worker has had the sums of a step.
     summed: BTreeMap<(u8, u32), u32>,
     attempts: Vec<master::Event>,
+    /// Workers that were once prepared, and those whose results have their names, as bitmaps.
+    prepared: u64,
+    named: u64,
 }
 
 impl World {
     fn new(job: Job, faults: Faults) -> Self {
         let Job { workers, vectors, seed, .. } = job;
         let mut config = master::Config::new(JOB, workers, vectors, TOKEN, seed);
+        config.commits = job.results.is_some();
         let layout = Layout {
             length: vectors.length,
             elements: vectors.elements,
@@ -166,6 +191,8 @@ impl World {
             packets: 0,
             summed: BTreeMap::new(),
             attempts: Vec::new(),
+            prepared: 0,
+            named: 0,
             job,
         };
         for number in 0..workers {
@@ -179,7 +206,8 @@ impl World {
         self.lives += 1;
         let Vectors { length, format, .. } = self.job.vectors;
         let config = worker::Config::new(JOB, number, MASTER, self.lives);
-        let config = worker::Config { length, format, ..config };
+        let holds_end = self.job.results.is_some();
+        let config = worker::Config { length, format, holds_end, ..config };
         VectorNode::new(HostId(u32::from(number) + 1))
             .with_worker(WorkerSide::new(config, self.now))
     }
@@ -195,13 +223,46 @@ impl World {
                 let host = usize::from(number) + 1;
                 self.down[host] = false;
                 self.nodes[host] = self.worker(number);
+                // Its result is to be another file.
+                self.named &= !(1 << number);
             }
             Act::RestartSwitch => {
                 self.switch_config.secret += 1;
                 self.switch = Some(Simulated::new(Program::new(0, self.switch_config)));
             }
             Act::KillSwitch => self.switch = None,
+            Act::Prepare(number, instance) => {
+                if let Some(side) = self.alive(number, instance) {
+                    side.release();
+                    self.prepared |= 1 << number;
+                }
+            }
+            Act::Name(number, instance) => {
+                let wrong = self.job.results.and_then(|results| results.wrong);
+                if let Some(side) = self.alive(number, instance) {
+                    side.name(if wrong == Some(number) { 3 } else { 5 });
+                    self.named |= 1 << number;
+                }
+            }
         }
+    }
+
+    /// Returns the worker, if its process is the one of this instance.
+    fn alive(&mut self, number: u8, instance: u32) -> Option<&mut WorkerSide> {
+        let host = usize::from(number) + 1;
+        let side = self.nodes[host].worker_mut().filter(|_| !self.down[host])?;
+        let is_same = side.machine().config().instance == instance;
+        (is_same && side.outcome().is_none()).then_some(side)
+    }
+
+    /// All workers, as a bitmap.
+    fn all(&self) -> u64 {
+        (1 << self.job.workers) - 1
+    }
+
+    /// When a result that is begun now is prepared or named.
+    fn written(&mut self, results: Results) -> Time {
+        self.now + Span::from_ticks(self.rng.below(results.within.ticks() + 1))
     }
 
     fn master(&self) -> &Master {
@@ -262,18 +323,48 @@ impl World {
     fn application(&mut self, host: usize) {
         let job = self.job;
         while let Some(event) = self.nodes[0].master_mut().unwrap().poll_event() {
+            if event == master::Event::Complete && job.results.is_some() {
+                assert_eq!(self.named, self.all(), "the job is complete without a result");
+            }
             self.attempts.push(event);
         }
         let Some(side) = self.nodes[host].worker_mut() else { return };
-        let number = side.machine().config().number;
+        let worker::Config { number, instance, .. } = *side.machine().config();
+        let mut events = Vec::new();
         while let Some(event) = side.poll_event() {
+            events.push(event);
             match event {
                 Event::Wanted { step } => side.offer(step, job.vector(number, step)),
                 Event::Summed { step } => {
                     *self.summed.entry((number, step)).or_default() += 1;
                     assert!(side.sums().is_same(&job.expected(step)), "step {step} at {number}");
                 }
-                Event::Planned(_) | Event::Complete | Event::Failed(_) => {}
+                Event::Planned(_) | Event::Committed | Event::Complete | Event::Failed(_) => {}
+            }
+        }
+        let has_sums = side.machine().layout().is_some();
+        let Some(results) = job.results else { return };
+        for event in events {
+            match event {
+                Event::Summed { step } if step + 1 == job.vectors.steps => {
+                    let unready = results.unready.filter(|(unready, _)| *unready == number);
+                    let at = self.written(results) + unready.map_or(Span::ZERO, |(_, late)| late);
+                    self.at(at, Act::Prepare(number, instance));
+                }
+                Event::Committed => {
+                    assert_eq!(self.prepared, self.all(), "a commit without all workers");
+                    let late = results.late.filter(|(late, _)| *late == number);
+                    let at = self.written(results) + late.map_or(Span::ZERO, |(_, late)| late);
+                    self.at(at, Act::Name(number, instance));
+                }
+                Event::Complete if has_sums => {
+                    assert_eq!(self.named, self.all(), "a worker ends without all results");
+                    let side = self.nodes[host].worker_mut();
+                    if let Some(side) = side.filter(|_| results.held != Some(number)) {
+                        side.acknowledge();
+                    }
+                }
+                _ => {}
             }
         }
     }
