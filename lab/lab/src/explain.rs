@@ -1,6 +1,7 @@
 //! What a scenario means and costs, without running it.
 
 use rackweave_core::{Span, frame};
+use rackweave_scenario::derived::Parameter;
 use rackweave_scenario::path::Path;
 use rackweave_sim::Fabric;
 use rackweave_sim::config::{StreamConfig, Topology};
@@ -66,6 +67,8 @@ pub struct Explanation {
     pub simulated_us: Option<f64>,
     /// The background streams, in words.
     pub background: Vec<String>,
+    /// The parameters that follow from the fabric or that the transports' papers name.
+    pub parameters: Vec<Parameter>,
     /// Why the run will take longer than one would think.
     pub warning: Option<String>,
     /// Why the run uses one thread whatever `--threads` says; `None` if it can use several.
@@ -164,6 +167,7 @@ impl Explanation {
             started_us: started.map(Span::as_us_f64),
             simulated_us: simulated.map(Span::as_us_f64),
             background: beside.iter().map(|(stream, volume)| described(stream, volume)).collect(),
+            parameters: point.parameters.clone(),
             warning,
             one_thread: one_thread(point),
             packet_hops: hops,
@@ -263,7 +267,12 @@ impl Scenario {
             n => format!("{}: {n} runs, seed {}", self.name, self.seed),
         };
         let resolved = &self.resolved;
-        format!("{head}\n\n{}\n{total}\n# With all defaults:\n\n{resolved}", points.join("\n\n"))
+        let mut after = crate::parameters::table(&self.points);
+        for warning in self.unsuitable() {
+            after += &format!("warning: {warning}\n");
+        }
+        let points = points.join("\n\n");
+        format!("{head}\n\n{points}\n{total}\n{after}\n# With all defaults:\n\n{resolved}")
     }
 
     /// Why points use one thread: a line for each reason.
@@ -302,12 +311,14 @@ impl Scenario {
         // An [`Explanation`] would estimate how long the run takes, which takes a while itself.
         let (fabric, path) = (&point.fabric, Path::longest(&point.fabric));
         let host_link = point.config.fabric.topology.host_link().as_gbps_f64();
-        vec![
+        let mut facts: Vec<(String, String)> = vec![
             ("Hosts".into(), format!("{} at {host_link} Gbps", fabric.hosts())),
             ("Switches".into(), fabric.switches().to_string()),
             ("Base RTT".into(), format!("{:.2} us", path.base_rtt().as_us_f64())),
             ("Bandwidth-delay product".into(), format!("{} bytes", path.base_rtt_bytes())),
-        ]
+        ];
+        facts.extend(self.unsuitable().into_iter().map(|told| ("Unsuitable".into(), told)));
+        facts
     }
 }
 

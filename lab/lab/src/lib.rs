@@ -47,6 +47,7 @@ pub mod explain;
 pub mod list;
 mod null;
 pub mod output;
+mod parameters;
 #[cfg(feature = "parquet")]
 mod parquet;
 pub mod redraw;
