@@ -29,6 +29,7 @@ mod shell;
 mod switch;
 #[cfg(feature = "hosts")]
 mod testbed;
+mod tune;
 
 use std::io::Write;
 use std::process::ExitCode;
@@ -59,6 +60,7 @@ fn main() -> ExitCode {
         Command::TestbedPart(args) => Ok(testbed::worker(&args)),
         #[cfg(feature = "hosts")]
         Command::Switch(args) => switch::switch(&args),
+        Command::Tune(args) => tune::tune(&args),
         Command::List(args) => list(&args),
         Command::Compare(args) => compare::compare(&args),
         Command::Report(args) => report::report(&args),

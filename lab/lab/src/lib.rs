@@ -55,9 +55,11 @@ pub mod report;
 pub mod results;
 pub mod run;
 pub mod scenario;
+pub mod search;
 pub mod study;
 pub mod sweep;
 pub mod tables;
+pub mod tune;
 
 pub use error::{OutputError, ScenarioError};
 pub use results::Results;
