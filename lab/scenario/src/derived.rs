@@ -249,7 +249,7 @@ mod tests {
         assert_eq!(Amount::Bytes(u64::MAX).to_string(), "unlimited");
         assert_eq!(Amount::Time(Span::from_ns(14_346)).to_string(), "14.3 us");
         assert_eq!(Amount::Bytes(12_345).times(2.0).to_toml(), "\"24690 B\"");
-        assert_eq!(Amount::Time(Span::from_ns(7_001)).times(0.5).to_toml(), "\"3501 ns\"");
+        assert_eq!(Amount::Time(Span::from_ns(7_001)).times(0.5).to_toml(), "\"3.501 us\"");
         assert_eq!(Amount::Packets(1).times(0.25), Amount::Packets(1));
         assert_eq!(Amount::Number(0.8).times(0.5).to_toml(), "0.4");
     }
