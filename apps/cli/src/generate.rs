@@ -1,11 +1,17 @@
 //! `rackweave completions` and `rackweave man`: files for shells and manuals, made from the definition of the command line.
 
+use std::ffi::OsStr;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 
 use clap::CommandFactory;
-use clap_complete::Shell;
+use clap_complete::engine::{
+    ArgValueCompleter, CompletionCandidate, PathCompleter, ValueCompleter,
+};
+use clap_complete::env::Shells;
+use clap_complete::{CompleteEnv, Shell};
 use clap_mangen::Man;
+use rackweave_lab::builtin;
 
 use crate::args::Args;
 use crate::shell::{exit, print};
@@ -30,10 +36,35 @@ pub(crate) struct ManArgs {
     pub(crate) out: PathBuf,
 }
 
+/// The variable by which a shell's script asks for completions.
+const COMPLETE: &str = "RACKWEAVE_COMPLETE";
+
 pub(crate) fn completions(args: &CompletionsArgs) -> miette::Result<u8> {
+    let shells = Shells::builtins();
+    let shell = shells.completer(&args.shell.to_string());
+    let shell = shell.ok_or_else(|| miette::miette!("no completions for {}", args.shell))?;
     let mut script = Vec::new();
-    clap_complete::generate(args.shell, &mut Args::command(), "rackweave", &mut script);
+    shell
+        .write_registration(COMPLETE, "rackweave", "rackweave", "rackweave", &mut script)
+        .map_err(|error| miette::miette!("cannot make the script: {error}"))?;
     print(&String::from_utf8_lossy(&script))
+}
+
+/// Answers a shell that asks for completions, and ends the process then.
+pub(crate) fn complete() {
+    CompleteEnv::with_factory(Args::command).var(COMPLETE).complete();
+}
+
+/// Completes the names of built-in scenarios, and paths of TOML files.
+pub(crate) fn scenarios() -> ArgValueCompleter {
+    ArgValueCompleter::new(|current: &OsStr| {
+        let typed = current.to_string_lossy();
+        let names = builtin::SCENARIOS.iter().map(|scenario| scenario.name);
+        let names = names.filter(|name| name.starts_with(typed.as_ref()));
+        let is_toml = |path: &Path| path.extension().is_some_and(|it| it == "toml");
+        let files = PathCompleter::any().filter(is_toml).complete(current);
+        names.map(CompletionCandidate::new).chain(files).collect()
+    })
 }
 
 pub(crate) fn man(args: &ManArgs) -> miette::Result<u8> {

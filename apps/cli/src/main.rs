@@ -29,17 +29,19 @@ mod shell;
 mod switch;
 #[cfg(feature = "hosts")]
 mod testbed;
+mod tune;
 
 use std::io::Write;
 use std::process::ExitCode;
 
-use clap::Parser;
+use clap::{Parser, ValueEnum as _};
 use rackweave_lab::list::{self, Topic};
 
 use crate::args::{Args, Command, ListArgs, TopicArg};
 use crate::shell::{exit, is_output_lost, print};
 
 fn main() -> ExitCode {
+    generate::complete();
     let args = Args::parse();
     #[cfg(feature = "hosts")]
     {
@@ -58,6 +60,7 @@ fn main() -> ExitCode {
         Command::TestbedPart(args) => Ok(testbed::worker(&args)),
         #[cfg(feature = "hosts")]
         Command::Switch(args) => switch::switch(&args),
+        Command::Tune(args) => tune::tune(&args),
         Command::List(args) => list(&args),
         Command::Compare(args) => compare::compare(&args),
         Command::Report(args) => report::report(&args),
@@ -104,8 +107,19 @@ fn log_events() {
     }
 }
 
+/// The topics of `rackweave list`, a line each.
+fn topics() -> String {
+    let lines = TopicArg::value_variants().iter().filter_map(|topic| {
+        let value = topic.to_possible_value()?;
+        let help = value.get_help().map(ToString::to_string).unwrap_or_default();
+        Some(format!("{:<12} {help}\n", topic.name()))
+    });
+    lines.chain(["\nrackweave list TOPIC shows one of them.\n".to_owned()]).collect()
+}
+
 fn list(args: &ListArgs) -> miette::Result<u8> {
-    let topic = match args.topic {
+    let Some(asked) = args.topic else { return print(&topics()) };
+    let topic = match asked {
         TopicArg::Transports => Some(Topic::Transports),
         TopicArg::Fabrics => Some(Topic::Fabrics),
         TopicArg::Workloads => Some(Topic::Workloads),
@@ -118,7 +132,7 @@ fn list(args: &ListArgs) -> miette::Result<u8> {
         None => rackweave_papers::items(&rackweave_papers::papers().unwrap_or_default()),
     };
     if args.json {
-        let name = args.topic.name();
+        let name = asked.name();
         return print(&format!("{:#}\n", serde_json::json!({ name: items })));
     }
     print(

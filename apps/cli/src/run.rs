@@ -36,6 +36,7 @@ pub(crate) fn run(args: RunArgs) -> miette::Result<u8> {
     let out = args.out.clone().unwrap_or_else(|| scenario.default_out());
     let out = OutputDir::prepare(&out)?.with_parquet(args.parquet)?;
     let command = command_with(&args, &[], scenario.one_seed());
+    scenario.unsuitable().iter().for_each(|told| warn(&format!("note: {told}")));
     let threads = u32::from(args.threads);
     if threads > 1 {
         scenario.one_thread().for_each(|note| warn(&format!("note: {note}")));

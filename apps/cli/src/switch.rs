@@ -248,7 +248,7 @@ pub(crate) fn one_switch(hosts: u32, args: &LinkArgs) -> FabricConfig {
         true => switch.with_shared_buffer(bytes, 1.0),
         false => switch.with_buffer(bytes),
     };
-    switch.ecn_threshold_bytes = args.ecn.map(|size| size.0);
+    switch.marking = args.ecn.map(|size| size.0).into();
     FabricConfig::single_switch(hosts, args.link)
         .with_link_delay(args.delay)
         .without_host_delays()

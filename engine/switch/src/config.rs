@@ -104,8 +104,8 @@ pub struct SwitchConfig {
     pub latency: Span,
     /// The buffers of its ports.
     pub buffer: BufferConfig,
-    /// A packet that finds more than this many bytes queued is marked. `None`: no marking.
-    pub ecn_threshold_bytes: Option<u64>,
+    /// Which packets its queues mark (ECN).
+    pub marking: Marking,
     /// Whether each port has strict priorities; otherwise it has one FIFO.
     pub priorities: bool,
     /// NDP's trimming. `None`: a full queue drops the packet.
@@ -114,6 +114,48 @@ pub struct SwitchConfig {
     pub options: QueueOptions,
     /// How one of several equal-cost paths is chosen.
     pub routing: Routing,
+}
+
+/// Which packets a switch marks (ECN): each that finds more than a number of bytes queued.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Marking {
+    /// None.
+    Never,
+    /// This many bytes, at every port.
+    Above(u64),
+    /// Multiples of a bandwidth-delay product, the rate of a link times the fabric's longest idle round trip:
+    /// [`crate::fabric::Fabric::ecn_threshold`].
+    Products {
+        /// The link.
+        of: Product,
+        /// The multiple, in thousandths.
+        thousandths: u32,
+        /// The least threshold, in bytes.
+        least: u64,
+    },
+}
+
+/// The link of a bandwidth-delay product.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Product {
+    /// Each port's own link.
+    Link,
+    /// The link of a host.
+    Host,
+}
+
+impl Marking {
+    /// The threshold for DCTCP where hosts send packet by packet: 1.25 products, as in SIRD's study of DCTCP, and at least 5 packets
+    /// for the bursts that one acknowledgement releases (our choice). It is 8.75 times the lower bound of the DCTCP paper (section
+    /// 3.4), a seventh of a product. `docs/sources.md#switches-and-queues` has what was measured.
+    pub const DCTCP: Self =
+        Self::Products { of: Product::Link, thousandths: 1250, least: 5 * FULL_PACKET };
+}
+
+impl From<Option<u64>> for Marking {
+    fn from(bytes: Option<u64>) -> Self {
+        bytes.map_or(Self::Never, Self::Above)
+    }
 }
 
 /// The buffers of a switch.
@@ -366,8 +408,7 @@ impl SwitchConfig {
     const DEFAULT: Self = Self {
         latency: Span::from_ns(250),
         buffer: BufferConfig::PerPort { bytes: 500_000 },
-        // DCTCP's threshold for 10 Gbps links (SIGCOMM'10, section 3.5).
-        ecn_threshold_bytes: Some(65 * FULL_PACKET),
+        marking: Marking::DCTCP,
         priorities: true,
         trim: None,
         options: QueueOptions { by_remaining: false, selective_drop: false },
@@ -404,14 +445,14 @@ impl SwitchConfig {
     /// A packet that finds more than this many bytes queued is marked.
     #[must_use]
     pub const fn with_ecn_threshold(mut self, bytes: u64) -> Self {
-        self.ecn_threshold_bytes = Some(bytes);
+        self.marking = Marking::Above(bytes);
         self
     }
 
     /// No packet is marked.
     #[must_use]
     pub const fn without_marking(mut self) -> Self {
-        self.ecn_threshold_bytes = None;
+        self.marking = Marking::Never;
         self
     }
 
@@ -444,15 +485,15 @@ impl SwitchConfig {
         self
     }
 
-    /// What the queue of each port does with a packet.
+    /// What the queue of a port does with a packet that finds more than `ecn_threshold` bytes there, if it marks any.
     #[must_use]
-    pub fn queue(&self) -> QueueConfig {
+    pub fn queue(&self, ecn_threshold: Option<u64>) -> QueueConfig {
         QueueConfig {
             limit_bytes: match self.buffer {
                 BufferConfig::PerPort { bytes } => bytes,
                 BufferConfig::Shared { .. } => u64::MAX,
             },
-            ecn_threshold_bytes: self.ecn_threshold_bytes.unwrap_or(u64::MAX),
+            ecn_threshold_bytes: ecn_threshold.unwrap_or(u64::MAX),
             priorities: self.priorities,
             trim: self.trim.map(|trim| Trim {
                 data_limit_bytes: trim.data_queue_bytes,
@@ -473,5 +514,45 @@ impl SwitchConfig {
             }
             BufferConfig::PerPort { .. } => None,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Fabric;
+
+    /// Hosts on one switch, with the default delays: 1.25 products of 3,581, 6,619, 11,681 and 36,994 bytes, at least 5 packets.
+    #[test]
+    fn the_threshold_of_marks_follows_from_rate_and_round_trip() {
+        for (gbps, bytes) in [(1, 7_690), (10, 8_273), (25, 14_601), (100, 46_242)] {
+            let link = Rate::from_gbps(gbps);
+            let fabric = Fabric::new(&FabricConfig::single_switch(8, link)).unwrap();
+            assert_eq!(fabric.ecn_threshold(link), Some(bytes), "{gbps} Gbps");
+        }
+        // Ten times the delay of a host in each direction is 9 us more.
+        let far = FabricConfig::single_switch(8, Rate::from_gbps(10))
+            .with_host_delays(Span::from_us(5), Span::from_us(5));
+        let far = Fabric::new(&far).unwrap();
+        assert_eq!(
+            far.ecn_threshold(Rate::from_gbps(10)),
+            Some(8_273 + 2 * 9 * 1250 * 1250 / 1000)
+        );
+        // Links of four times the rate have four times the threshold, and a given one is that of all links.
+        let racks = FabricConfig::leaf_spine(4, 8, 2, Rate::from_gbps(10));
+        let own = Fabric::new(&racks).unwrap();
+        let at = |fabric: &Fabric, gbps| fabric.ecn_threshold(Rate::from_gbps(gbps)).unwrap();
+        assert!(at(&own, 40).abs_diff(4 * at(&own, 10)) < 4);
+        let given = racks.with_switch(SwitchConfig::default().with_ecn_threshold(20_000));
+        let given = Fabric::new(&given).unwrap();
+        assert_eq!([at(&given, 10), at(&given, 40)], [20_000; 2]);
+        let sird = Marking::Products { of: Product::Host, thousandths: 1250, least: 0 };
+        let mut host = FabricConfig::leaf_spine(4, 8, 2, Rate::from_gbps(10));
+        host.switch.marking = sird;
+        let host = Fabric::new(&host).unwrap();
+        assert_eq!([at(&host, 10), at(&host, 40)], [at(&own, 10); 2]);
+        let never = SwitchConfig::default().without_marking();
+        let never = FabricConfig::single_switch(2, Rate::from_gbps(10)).with_switch(never);
+        assert_eq!(Fabric::new(&never).unwrap().ecn_threshold(Rate::from_gbps(10)), None);
     }
 }

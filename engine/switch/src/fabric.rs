@@ -8,7 +8,7 @@ use std::sync::Arc;
 use rackweave_core::time::TICKS_PER_SECOND;
 use rackweave_core::{Framing, HostId, Rate, Rng, Span, frame};
 
-use crate::config::{CircuitError, FabricConfig, Routing, Topology};
+use crate::config::{CircuitError, FabricConfig, Marking, Product, Routing, Topology};
 use crate::{Forwarder, PathChoice};
 
 pub use self::partition::Partition;
@@ -470,6 +470,28 @@ impl Fabric {
         let rtts =
             pairs.map(|(src, dst)| self.base_rtt_between(src, dst, framing, reply_wire_bytes));
         rtts.max().unwrap_or(Span::ZERO)
+    }
+
+    /// The longest time from the first bit of a full packet to the last bit of its answer, a packet of minimum size, on idle links.
+    #[must_use]
+    pub fn idle_rtt(&self) -> Span {
+        let full =
+            Framing { max_payload: frame::MTU, header_bytes: 0, spray_above_bytes: u32::MAX };
+        self.base_rtt(full, frame::wire_bytes(0))
+    }
+
+    /// The bytes in a queue above which a port with a link of this rate marks packets; `None`: it marks none.
+    #[must_use]
+    pub fn ecn_threshold(&self, link: Rate) -> Option<u64> {
+        match self.config.switch.marking {
+            Marking::Never => None,
+            Marking::Above(bytes) => Some(bytes),
+            Marking::Products { of, thousandths, least } => {
+                let link = if of == Product::Host { self.host_rate() } else { link };
+                let product = link.bytes_in(self.idle_rtt());
+                Some((product.saturating_mul(u64::from(thousandths)) / 1000).max(least))
+            }
+        }
     }
 
     /// Pairs of hosts that include one with the longest path.

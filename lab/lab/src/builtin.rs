@@ -25,6 +25,18 @@ macro_rules! builtins {
 /// The built-in scenarios, in the order in which they are listed.
 pub const SCENARIOS: &[Builtin] = builtins! {
     "quickstart": "quickstart.toml",
+    "load-sweep": "recipes/load-sweep.toml",
+    "seeds": "recipes/seeds.toml",
+    "own-sizes": "recipes/own-sizes.toml",
+    "rpcs-and-incast": "recipes/rpcs-and-incast.toml",
+    "buffer-size": "recipes/buffer-size.toml",
+    "oversubscription": "recipes/oversubscription.toml",
+    "link-failure": "recipes/link-failure.toml",
+    "shuffle": "recipes/shuffle.toml",
+    "packets": "recipes/packets.toml",
+    "files-to-many": "recipes/files-to-many.toml",
+    "images": "recipes/images.toml",
+    "sums": "recipes/sums.toml",
     "incast": "incast.toml",
     "many-senders": "many-senders.toml",
     "compare-load": "compare-load.toml",
@@ -117,6 +129,12 @@ pub const CLAIMS: &[Builtin] = builtins! {
 };
 
 impl Builtin {
+    /// Whether it is a recipe: a short scenario that answers one question (`docs/recipes.md`).
+    #[must_use]
+    pub fn is_recipe(&self) -> bool {
+        self.file.starts_with("scenarios/recipes/")
+    }
+
     /// Returns the paper that the scenario reproduces, if any.
     #[must_use]
     pub fn paper(&self) -> Option<&'static str> {

@@ -1,6 +1,7 @@
 //! What a scenario means and costs, without running it.
 
 use rackweave_core::{Span, frame};
+use rackweave_scenario::derived::Parameter;
 use rackweave_scenario::path::Path;
 use rackweave_sim::Fabric;
 use rackweave_sim::config::{StreamConfig, Topology};
@@ -69,6 +70,8 @@ pub struct Explanation {
     pub background: Vec<String>,
     /// The load that is offered to each tier of links; `None` if no stream has a rate.
     pub offered: Option<Offered>,
+    /// The parameters that follow from the fabric or that the transports' papers name.
+    pub parameters: Vec<Parameter>,
     /// Why the run will take longer than one would think.
     pub warning: Option<String>,
     /// Why the run uses one thread whatever `--threads` says; `None` if it can use several.
@@ -168,6 +171,7 @@ impl Explanation {
             simulated_us: simulated.map(Span::as_us_f64),
             background: beside.iter().map(|(stream, volume)| described(stream, volume)).collect(),
             offered: Offered::of(point),
+            parameters: point.parameters.clone(),
             warning,
             one_thread: one_thread(point),
             packet_hops: hops,
@@ -278,7 +282,11 @@ impl Scenario {
             n => format!("{}: {n} runs, seed {}", self.name, self.seed),
         };
         let resolved = &self.resolved;
-        format!("{head}\n\n{points}\n{total}\n# With all defaults:\n\n{resolved}")
+        let mut after = crate::parameters::table(&self.points);
+        for warning in self.unsuitable() {
+            after += &format!("warning: {warning}\n");
+        }
+        format!("{head}\n\n{points}\n{total}\n{after}\n# With all defaults:\n\n{resolved}")
     }
 
     /// Says which links are offered what they hardly carry, or more, a line for each, with the number of such points.
@@ -336,12 +344,14 @@ impl Scenario {
         // An [`Explanation`] would estimate how long the run takes, which takes a while itself.
         let (fabric, path) = (&point.fabric, Path::longest(&point.fabric));
         let host_link = point.config.fabric.topology.host_link().as_gbps_f64();
-        vec![
+        let mut facts: Vec<(String, String)> = vec![
             ("Hosts".into(), format!("{} at {host_link} Gbps", fabric.hosts())),
             ("Switches".into(), fabric.switches().to_string()),
             ("Base RTT".into(), format!("{:.2} us", path.base_rtt().as_us_f64())),
             ("Bandwidth-delay product".into(), format!("{} bytes", path.base_rtt_bytes())),
-        ]
+        ];
+        facts.extend(self.unsuitable().into_iter().map(|told| ("Unsuitable".into(), told)));
+        facts
     }
 }
 

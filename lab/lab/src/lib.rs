@@ -48,6 +48,7 @@ pub mod list;
 mod null;
 pub mod offered;
 pub mod output;
+mod parameters;
 #[cfg(feature = "parquet")]
 mod parquet;
 pub mod redraw;
@@ -55,9 +56,11 @@ pub mod report;
 pub mod results;
 pub mod run;
 pub mod scenario;
+pub mod search;
 pub mod study;
 pub mod sweep;
 pub mod tables;
+pub mod tune;
 
 pub use error::{OutputError, ScenarioError};
 pub use results::Results;

@@ -112,8 +112,11 @@ fn scenarios() -> Vec<Item> {
         let read = Scenario::parse(scenario.file, scenario.text, Path::new("."), &[], None);
         let (description, points) =
             read.map_or((String::new(), 0), |read| (read.description, read.points.len()));
-        let group =
-            scenario.paper().map_or("built in".to_owned(), |paper| format!("paper {paper}"));
+        let group = match scenario.paper() {
+            Some(paper) => format!("paper {paper}"),
+            None if scenario.is_recipe() => "recipes".to_owned(),
+            None => "built in".to_owned(),
+        };
         let facts = json!({ "points": points, "built_in": true, "group": group });
         Item::new(scenario.name, &description, &facts)
     });

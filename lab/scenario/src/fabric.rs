@@ -3,13 +3,17 @@
 use std::num::NonZeroU8;
 
 use rackweave_core::{Bytes, Rate, Span};
+use rackweave_sim::Fabric as Layout;
 use rackweave_sim::config::{
-    BufferConfig, FabricConfig, Routing, SwitchConfig, Topology, TrimConfig,
+    BufferConfig, FabricConfig, Marking, Routing, SwitchConfig, Topology, TrimConfig,
 };
 use serde::{Deserialize, Serialize};
 
+use super::derived::{Amount, Far, Grid, Parameter};
+use super::path::Path;
 use super::pod::{Circuit, DarkName, MoveSpec, PerTor};
 use super::problem::{Problem, SweptKeys};
+use super::testbed::World;
 use super::values::{AtLeast, Count, FULL_PACKET, Limit, Unit};
 
 /// The largest number of hosts in a fabric, for which ids and tables are sized.
@@ -141,7 +145,8 @@ pub enum TopologyName {
 struct Switch {
     /// From a packet's last bit to its output queue. Default: `"250 ns"`.
     latency: Unit<Span>,
-    /// Limit: bytes per port. Default: `"500 KB"`; with `pfabric`: 24 packets.
+    /// Limit: bytes per port. Default: `"500 KB"`; with `pfabric`: 24 packets, or two
+    /// bandwidth-delay products.
     #[serde(skip_serializing_if = "Option::is_none")]
     buffer: Option<Limit>,
     /// Instead of `buffer`: bytes for all ports together.
@@ -150,8 +155,10 @@ struct Switch {
     /// Multiple of its free part that a port may hold. Default: 1.
     #[serde(skip_serializing_if = "Option::is_none")]
     shared_alpha: Option<f64>,
-    /// Limit: longer queues mark ECN-capable packets. Default: `"65 packets"` (DCTCP at 10 Gbps).
-    ecn_threshold: Limit,
+    /// Limit: longer queues mark ECN-capable packets. Default: 1.25 bandwidth-delay products of the
+    /// link, at least 5 packets; uet: 0.5, 4; testbed: 20 to 65.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    ecn_threshold: Option<Limit>,
     /// `true` or a table: full queues trim packets to headers. Default: false.
     // A resolved scenario omits `trim = false`, because a sweep over a key of the table could not replace it.
     #[serde(skip_serializing_if = "Trim::is_off")]
@@ -189,7 +196,7 @@ impl Default for Switch {
             buffer: None,
             shared_buffer: None,
             shared_alpha: None,
-            ecn_threshold: Limit(switch.ecn_threshold_bytes),
+            ecn_threshold: None,
             trim: Trim::Off,
             priorities: switch.priorities,
             pfabric: false,
@@ -304,17 +311,113 @@ const fn default_host_delay() -> Unit<Span> {
 }
 
 impl Fabric {
-    /// Checks the keys against each other and derives the configuration.
-    pub fn resolve(&self, swept: &SweptKeys) -> Result<FabricConfig, Problem> {
+    /// Checks the keys against each other and derives the configuration. Without `ecn_threshold` switches mark as `marking` says.
+    pub fn resolve(&self, swept: &SweptKeys, marking: Marking) -> Result<FabricConfig, Problem> {
         if !swept.contains("fabric.topology") {
             self.refuse_foreign_keys()?;
         }
         let mut config = FabricConfig::new(self.topology()?)
             .with_link_delays(self.host_link_delay.0, self.core_link_delay.0)
             .with_host_delays(self.host_send_delay.0, self.host_receive_delay.0)
-            .with_switch(self.switch.resolve()?);
+            .with_switch(self.switch.resolve(marking)?);
         config.host_link_delays = self.host_link_delays.iter().map(|delay| delay.0).collect();
+        if self.switch.pfabric && self.switch.buffer.is_none() {
+            // Two products (SIGCOMM 2013, section 5.1), and no less than on the paper's fabric.
+            let layout =
+                Layout::new(&config).map_err(|error| Problem::new("fabric", error.to_string()))?;
+            let products = 2 * u64::from(Path::longest(&layout).base_rtt_bytes());
+            if let BufferConfig::PerPort { bytes } = &mut config.switch.buffer {
+                *bytes = products.max(*bytes);
+            }
+        }
         Ok(config)
+    }
+
+    /// Derives the configuration of a fabric of real hosts.
+    pub fn resolve_for_hosts(&self) -> Result<FabricConfig, Problem> {
+        self.resolve(&SweptKeys::new(), self.marking_of(World::Testbed, Marking::DCTCP))
+    }
+
+    /// A transport's default threshold of marks in a world. Real hosts send bursts by segmentation offload, for which the DCTCP paper
+    /// takes 20 packets at 1 Gbps and 65 at 10 Gbps (section 4).
+    #[must_use]
+    pub fn marking_of(&self, world: World, marking: Marking) -> Marking {
+        match (world, marking) {
+            (World::Testbed, Marking::Products { of, thousandths, least }) => {
+                let bursts = if self.host_link.0 < Rate::from_gbps(10) { 20 } else { 65 };
+                let least = least.max(bursts * FULL_PACKET);
+                Marking::Products { of, thousandths, least }
+            }
+            _ => marking,
+        }
+    }
+
+    /// The parameters of switches that follow from the fabric, whose layout with these keys is `layout`. Those of marks have a use if
+    /// a transport reacts to marks, and then `marking` is the default.
+    #[must_use]
+    pub fn parameters(&self, layout: &Layout, marking: Option<Marking>) -> Vec<Parameter> {
+        let mut all = Vec::new();
+        let config = layout.config();
+        if let Some(marking) = marking {
+            let mut by_default = config.clone();
+            by_default.switch.marking = marking;
+            // The same layout, with another threshold: it cannot fail.
+            if let Ok(by_default) = Layout::new(&by_default) {
+                all.push(self.threshold(layout, &by_default));
+            }
+        }
+        if let (true, BufferConfig::PerPort { bytes }) = (self.switch.pfabric, config.switch.buffer)
+        {
+            let products = 2 * u64::from(Path::longest(layout).base_rtt_bytes());
+            let least = match SwitchConfig::default().with_pfabric().buffer {
+                BufferConfig::PerPort { bytes } => bytes,
+                BufferConfig::Shared { .. } => 0,
+            };
+            all.push(Parameter::new(
+                "fabric.switch.buffer".to_owned(),
+                (Amount::Bytes(bytes), Amount::Bytes(products.max(least))),
+                SET,
+                "24 packets, or two bandwidth-delay products (SIGCOMM 2013, section 5.1)",
+                Far::WINDOW,
+                Grid::Factors(&[0.5, 1.5, 2.0, 4.0]),
+            ));
+        }
+        all
+    }
+
+    /// The threshold of marks at each rate of links, compared with the default.
+    fn threshold(&self, layout: &Layout, by_default: &Layout) -> Parameter {
+        let host = layout.host_rate();
+        let at = |layout: &Layout, rate: Rate| {
+            Amount::Bytes(layout.ecn_threshold(rate).unwrap_or(u64::MAX))
+        };
+        let values = (at(layout, host), at(by_default, host));
+        let mut parameter = Parameter::new(
+            "fabric.switch.ecn_threshold".to_owned(),
+            values,
+            SET,
+            WHY_MARKS,
+            MARKS,
+            Grid::Factors(&[0.5, 1.5, 2.0, 4.0]),
+        );
+        let mut rates: Vec<Rate> = layout.links().iter().map(|link| link.rate).collect();
+        rates.sort_unstable();
+        rates.dedup();
+        let all = |layout: &Layout| {
+            let each = rates.iter().map(|rate| (at(layout, *rate), rate));
+            let each: Vec<(String, &Rate)> = each.map(|(k, rate)| (k.to_string(), rate)).collect();
+            match &each[..] {
+                [(first, _), rest @ ..] if rest.iter().any(|(k, _)| k != first) => {
+                    let each: Vec<String> =
+                        each.iter().map(|(k, rate)| format!("{k} at {rate}")).collect();
+                    each.join(", ")
+                }
+                [(first, _), ..] => first.clone(),
+                [] => String::new(),
+            }
+        };
+        (parameter.value, parameter.default) = (all(layout), all(by_default));
+        parameter
     }
 
     /// Time that a host's processor takes for each packet that it receives.
@@ -478,8 +581,19 @@ impl TopologyName {
     }
 }
 
+/// Why a parameter of switches differs from its default.
+const SET: &str = "set by the scenario";
+/// What the default threshold of marks follows from.
+const WHY_MARKS: &str = "1.25 bandwidth-delay products of the link (sird: of hosts' links; uet: 0.5), at least 5 packets (uet: 4)";
+/// Above four times the default a standing queue of five round trips delays each message. Below a quarter the threshold nears the lower
+/// bound of the DCTCP paper (section 3.4), a seventh of a product.
+const MARKS: Far = Far {
+    below: (4.0, "windows shrink before the link is full"),
+    above: (4.0, "each message waits in that queue"),
+};
+
 impl Switch {
-    fn resolve(&self) -> Result<SwitchConfig, Problem> {
+    fn resolve(&self, marking: Marking) -> Result<SwitchConfig, Problem> {
         let key = |name: &str| format!("fabric.switch.{name}");
         let mut switch = SwitchConfig::default();
         if self.pfabric {
@@ -556,7 +670,7 @@ impl Switch {
                 ));
             }
         }
-        if self.selective_drop && self.ecn_threshold.0.is_none() {
+        if self.selective_drop && self.ecn_threshold == Some(Limit(None)) {
             return Err(Problem::new(
                 key("selective_drop"),
                 "`selective_drop` needs an `ecn_threshold`, above which packets that are not ECN-capable are dropped",
@@ -569,7 +683,7 @@ impl Switch {
         };
         switch = switch.with_latency(self.latency.0).with_routing(routing);
         switch.buffer = buffer;
-        switch.ecn_threshold_bytes = self.ecn_threshold.0;
+        switch.marking = self.ecn_threshold.map_or(marking, |limit| limit.0.into());
         switch.priorities = self.priorities;
         switch.trim = trim;
         switch.options.selective_drop = self.selective_drop;

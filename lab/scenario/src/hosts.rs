@@ -7,7 +7,7 @@ use serde::Deserialize;
 
 use super::de::{self, DeError};
 use super::fabric::Fabric;
-use super::problem::{Problem, SweptKeys};
+use super::problem::Problem;
 use super::source::Sources;
 use super::tree::{Origin, parse_document};
 
@@ -49,7 +49,7 @@ impl Hosts {
                 None => error,
             }
         };
-        let fabric = read.fabric.map(|fabric| fabric.resolve(&SweptKeys::new()));
+        let fabric = read.fabric.map(|fabric| fabric.resolve_for_hosts());
         let fabric = fabric.transpose().map_err(said)?;
         if let Some(fabric) = &fabric {
             let (room, named) = (fabric.topology.hosts() as usize, read.hosts.len());
@@ -94,7 +94,7 @@ impl FabricFile {
         let said = |problem: DeError| sources.de_error(problem.located_in(&root));
         let read: OnlyFabric = de::from_table(&root, Origin::new(0, 0..0)).map_err(said)?;
         let resolve = || {
-            let fabric = read.fabric.resolve(&SweptKeys::new())?;
+            let fabric = read.fabric.resolve_for_hosts()?;
             let layout =
                 Layout::new(&fabric).map_err(|error| Problem::new("fabric", error.to_string()))?;
             Ok(Self { moves: read.fabric.moves(&layout)?, fabric })

@@ -41,6 +41,12 @@ macro_rules! keys {
         impl $Keys {
             /// The names of the keys, in the order of their declaration.
             pub const NAMES: &'static [&'static str] = &[$(stringify!($key)),*];
+
+            /// Returns whether the scenario gives this key.
+            #[allow(dead_code, reason = "only transports compare their keys with defaults")]
+            pub(crate) fn is_given(&self, key: &str) -> bool {
+                $((key == stringify!($key) && self.$key.is_some()) ||)* false
+            }
         }
     };
 }

@@ -6,6 +6,7 @@
 
 mod application;
 pub mod de;
+pub mod derived;
 pub mod error;
 pub mod fabric;
 pub mod file;

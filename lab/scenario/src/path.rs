@@ -31,7 +31,7 @@ impl Path {
     pub fn longest(fabric: &Fabric) -> Self {
         let last = HostId(fabric.hosts() - 1);
         Self {
-            base_rtt: fabric.base_rtt(FULL, frame::wire_bytes(0)),
+            base_rtt: fabric.idle_rtt(),
             host_link: fabric.host_rate(),
             links: fabric.path(HostId(0), last).len() as u64,
         }
@@ -56,6 +56,8 @@ impl Path {
 
 #[cfg(test)]
 mod tests {
+    use rackweave_sim::config::Marking;
+
     use super::*;
     use crate::START;
     use crate::de::from_table;
@@ -65,7 +67,7 @@ mod tests {
     fn fabric(keys: &str) -> Fabric {
         let table = parse_document(keys, 0).ok().unwrap();
         let keys: crate::fabric::Fabric = from_table(&table, START).unwrap();
-        Fabric::new(&keys.resolve(&SweptKeys::new()).unwrap()).unwrap()
+        Fabric::new(&keys.resolve(&SweptKeys::new(), Marking::DCTCP).unwrap()).unwrap()
     }
 
     #[test]

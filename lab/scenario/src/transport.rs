@@ -14,6 +14,7 @@ mod uet;
 
 use rackweave_core::Span;
 use rackweave_sim::Fabric;
+use rackweave_sim::config::{Marking, Product};
 use rackweave_sim::oracle::Rules;
 use rackweave_transport::TransportConfig;
 
@@ -30,10 +31,12 @@ use self::swift::SwiftKeys;
 pub use self::tcp::TcpKeys;
 use self::uet::UetKeys;
 use super::de::{self, DeError};
+use super::derived::{self, Parameter};
 use super::keys::{self, Carried, Choice, Place, is_on_streams, read_label};
 use super::problem::{Problem, SweptKeys};
 use super::testbed::World;
 use super::tree::{Entry, Node, Origin, Table, Value};
+use super::values::FULL_PACKET;
 use crate::error::nearest;
 use crate::item::About;
 
@@ -96,6 +99,24 @@ macro_rules! transports {
             ) -> Result<TransportConfig, Problem> {
                 Ok(match self {
                     $(Self::$Name(keys) => keys.resolve(place, fabric, carried)?.into(),)+
+                })
+            }
+
+            /// Compares the configuration with the one that has only defaults. Without one that is valid there is nothing to compare.
+            fn parameters(
+                &self,
+                place: Place<'_>,
+                fabric: &Fabric,
+                carried: Carried<'_>,
+            ) -> Result<Vec<Parameter>, Problem> {
+                let path = format!("{}.{}", place.path, place.name);
+                Ok(match self {
+                    $(Self::$Name(keys) => {
+                        let config = keys.resolve(place, fabric, carried)?;
+                        let default = $Keys::default().resolve(place, fabric, carried)?;
+                        let configs = (&config, &default);
+                        derived::compare(&path, $Keys::RULES, configs, |key| keys.is_given(key))
+                    })+
                 })
             }
         }
@@ -228,6 +249,11 @@ pub fn read(node: &Node, path: &str, swept: &SweptKeys) -> Result<Chosen, DeErro
     Ok(Chosen { name, label, over, patience, path: path.to_owned(), keys })
 }
 
+/// Which packets switches mark by default for the transport of this table. What is wrong with the table is reported by [`read`].
+pub fn marking(node: &Node, swept: &SweptKeys) -> Option<Marking> {
+    read(node, "transport", swept).ok()?.marking()
+}
+
 /// Reads TCP's keys of a scheme whose chunks or files are carried by TCP.
 pub fn read_tcp(mut keys: Table, origin: Origin) -> Result<Chosen, DeError> {
     let name = Node { value: Value::String("tcp".to_owned()), origin };
@@ -304,6 +330,34 @@ impl Chosen {
         } else {
             config
         })
+    }
+
+    /// The parameters that follow from the fabric or that its paper names.
+    #[must_use]
+    pub fn parameters(&self, fabric: &Fabric, carried: Carried<'_>) -> Vec<Parameter> {
+        self.keys.parameters(self.place(), fabric, carried).unwrap_or_default()
+    }
+
+    /// The path of its table.
+    #[must_use]
+    pub fn path(&self) -> &str {
+        &self.path
+    }
+
+    /// Which packets switches mark for this transport, unless the scenario says; `None` if it does not react to marks.
+    #[must_use]
+    pub fn marking(&self) -> Option<Marking> {
+        match &self.keys {
+            Keys::Dctcp(_) | Keys::Polo(_) => Some(Marking::DCTCP),
+            // NThr (`docs/protocols/sird.md#sird-parameters`): the product is that of hosts, on faster links too.
+            Keys::Sird(_) => {
+                let least = 5 * FULL_PACKET;
+                Some(Marking::Products { of: Product::Host, thousandths: 1250, least })
+            }
+            Keys::Tcp(keys) => keys.is_ecn_capable().then_some(Marking::DCTCP),
+            Keys::Uet(keys) => keys.marking(),
+            _ => None,
+        }
     }
 
     /// The rules of the central scheduler, if one takes the place of transport and network.

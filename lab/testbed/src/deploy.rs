@@ -14,6 +14,7 @@ use rackweave_core::{Rate, Span};
 use rackweave_lab::error::ScenarioError;
 use rackweave_lab::scenario::{PointSpec, ScenarioText, World};
 use rackweave_scenario::path::Path;
+use rackweave_sim::config::Marking;
 use rackweave_transport::TransportConfig;
 
 /// The round trip between two processes on hosts that a window should cover at least: two system calls, two wake-ups and a switch. The
@@ -77,7 +78,7 @@ impl Deployment {
         let switch = &point.config.fabric.switch;
         let assumed = [
             (switch.trim.is_some(), "trims packets"),
-            (switch.ecn_threshold_bytes.is_some(), "marks packets (ECN)"),
+            (switch.marking != Marking::Never, "marks packets (ECN)"),
         ];
         let assumed: Vec<_> =
             assumed.into_iter().filter_map(|(is, what)| is.then_some(what)).collect();

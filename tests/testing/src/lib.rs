@@ -17,6 +17,7 @@ use std::io::Write as _;
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
 use std::sync::OnceLock;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use proptest::test_runner::Config as ProptestConfig;
 
@@ -34,6 +35,17 @@ pub fn cases(default: u32) -> ProptestConfig {
     let config = ProptestConfig::default();
     let wanted = u64::from(default) * u64::from(config.cases) / PROPTEST_DEFAULT;
     ProptestConfig { cases: u32::try_from(wanted).unwrap_or(u32::MAX).max(1), ..config }
+}
+
+/// Sets a flag when it is dropped, also by a panic. A scope waits for its threads: one that runs until a flag is set would keep a test
+/// that has failed from ending.
+#[derive(Debug)]
+pub struct SetOnDrop<'a>(pub &'a AtomicBool);
+
+impl Drop for SetOnDrop<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
 }
 
 /// What a test can need.

@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use rackweave_core::{HostId, Rng};
+use rackweave_testing::SetOnDrop;
 use rackweave_wire::orca::{self, Body, Control, Data, Header, Label, Labelled, Place, Session};
 
 use crate::casts::{Receiver, content, rackweave};
@@ -118,6 +119,7 @@ fn a_flood_costs_little_memory_is_not_amplified_and_locks_nobody_out() {
         let (before, end) = (peak_kib(&receiver), AtomicBool::new(false));
         let (sent, back) = std::thread::scope(|scope| {
             let flood = scope.spawn(|| flood(&receiver.address, &end));
+            let stop = SetOnDrop(&end);
             let began = now();
             let mut casts = 0;
             while casts < 3 || began.elapsed() < Duration::from_secs(5) {
@@ -126,7 +128,7 @@ fn a_flood_costs_little_memory_is_not_amplified_and_locks_nobody_out() {
                 assert!(std::fs::read(place.path().join(&name)).unwrap() == content(LENGTH));
                 casts += 1;
             }
-            end.store(true, Ordering::Relaxed);
+            drop(stop);
             flood.join().unwrap()
         });
         let more = peak_kib(&receiver).saturating_sub(before);

@@ -384,9 +384,25 @@ fn completions_and_manuals_cover_every_command() {
         let output = place.run(&["completions", shell]);
         assert_eq!(code(&output), 0, "{}", stderr(&output));
         let script = stdout(&output);
-        assert!(script.contains("image") && script.contains("overwrite"), "{shell}: {script}");
+        assert!(script.contains("RACKWEAVE_COMPLETE"), "{shell}: {script}");
     }
     assert_eq!(code(&place.run(&["completions", "tcsh"])), 2);
+    // As bash asks: the word to complete is the last one.
+    let completed = |words: &[&str]| -> Vec<String> {
+        let line = [&["--", "rackweave"], words].concat();
+        let mut command = place.command(&line);
+        command
+            .env("RACKWEAVE_COMPLETE", "bash")
+            .env("_CLAP_COMPLETE_INDEX", words.len().to_string());
+        command.env("_CLAP_COMPLETE_COMP_TYPE", "9").env("_CLAP_COMPLETE_SPACE", "true");
+        let output = command.env("_CLAP_IFS", "\n").output().unwrap();
+        assert_eq!(code(&output), 0, "{}", stderr(&output));
+        stdout(&output).lines().map(str::to_owned).collect()
+    };
+    std::fs::write(place.path().join("quick.toml"), SMALL).unwrap();
+    std::fs::write(place.path().join("quick.csv"), "").unwrap();
+    assert_eq!(completed(&["run", "qu"]), ["quickstart", "quick.toml"]);
+    assert_eq!(completed(&["image", "fetch", "--overw"]), ["--overwrite"]);
 
     let output = place.run(&["man", "pages/man1"]);
     assert_eq!((code(&output), stdout(&output).as_str()), (0, ""), "{}", stderr(&output));

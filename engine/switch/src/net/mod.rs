@@ -41,7 +41,8 @@ use std::collections::{BTreeMap, BinaryHeap, VecDeque};
 use std::sync::Arc;
 
 use rackweave_core::{
-    DropReason, Fifo, HostId, Packet, PacketRef, PayloadStore, Pool, Span, SwitchProgram, Time,
+    DropReason, Fifo, HostId, Packet, PacketRef, PayloadStore, Pool, Rate, Span, SwitchProgram,
+    Time,
 };
 
 use crate::config::{BufferConfig, Fault, Move};
@@ -644,7 +645,7 @@ impl<P: SwitchProgram, B: PayloadStore<P::Header>> Net<P, B> {
 fn links_of(fabric: &Fabric, count_frames: bool) -> (Vec<Link>, Vec<LinkKind>) {
     let mut kinds = Vec::new();
     let mut known_kinds = BTreeMap::new();
-    let queue = PortQueue::new(Arc::new(fabric.config().switch.queue()));
+    let mut queues: BTreeMap<Rate, PortQueue> = BTreeMap::new();
     let links = (0..).zip(fabric.links()).map(|(link, spec)| {
         let kind = LinkKind { ticks_per_byte_q16: spec.ticks_per_byte_q16(), delay: spec.delay };
         let number = *known_kinds.entry(kind).or_insert_with(|| {
@@ -661,7 +662,12 @@ fn links_of(fabric: &Fabric, count_frames: bool) -> (Vec<Link>, Vec<LinkKind>) {
             kind: number,
             special: if count_frames { COUNTED } else { 0 },
             down: !fabric.is_connected(link),
-            queue: queue.clone(),
+            queue: (queues.entry(spec.rate))
+                .or_insert_with(|| {
+                    let threshold = fabric.ecn_threshold(spec.rate);
+                    PortQueue::new(Arc::new(fabric.config().switch.queue(threshold)))
+                })
+                .clone(),
         }
     });
     (links.collect(), kinds)

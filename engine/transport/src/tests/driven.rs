@@ -91,7 +91,7 @@ pub(crate) fn through_a_narrow_core<S: DrivenSubject>(
     let topology =
         Topology::LeafSpine { leaves: 2, hosts_per_leaf, spines: 1, host_link, core_link };
     let mut fabric = fabric(topology, Span::from_us(2));
-    fabric.switch.ecn_threshold_bytes = threshold;
+    fabric.switch.marking = threshold.into();
     let shared = Arc::new(config.clone());
     let count = 2 * hosts_per_leaf;
     let hosts = (0..count).map(|host| Driven::new(HostId(host), Arc::clone(&shared))).collect();

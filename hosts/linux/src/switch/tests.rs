@@ -143,7 +143,7 @@ fn higher_priorities_overtake() {
 #[test]
 fn marks_and_drops_follow_the_queue_length() {
     let mut config = single(5);
-    config.switch.ecn_threshold_bytes = Some(5 * FULL);
+    config.switch = config.switch.with_ecn_threshold(5 * FULL);
     config.switch.buffer = BufferConfig::PerPort { bytes: 10 * FULL };
     let mut core = core(&config, Vec::new());
     for _ in 0..6 {
@@ -477,7 +477,7 @@ fn through(core: &mut Core, src: u32, bytes: &[u8]) {
 #[test]
 fn tcp_frames_are_marked_but_never_cut() {
     let mut config = trimming(true);
-    config.switch.ecn_threshold_bytes = Some(1);
+    config.switch = config.switch.with_ecn_threshold(1);
     let mut core = core(&config, Vec::new());
     // ECT(1), in a traffic class whose bits would mean "trimmable" in our transports.
     let class = (1 << 5) | (2 << 2) | 1;

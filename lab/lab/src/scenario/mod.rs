@@ -21,6 +21,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use rackweave_scenario::de::DeError;
+use rackweave_scenario::derived::Parameter;
 use rackweave_scenario::keys::{Carried, Choice as _};
 use rackweave_scenario::problem::{Problem, SweptKeys};
 use rackweave_scenario::source::Sources;
@@ -30,7 +31,7 @@ use rackweave_scenario::{
     START, de, fabric, host, measure, sweep, testbed, transport, tree, workload,
 };
 use rackweave_sim::Fabric;
-use rackweave_sim::config::{RunConfig, StreamConfig};
+use rackweave_sim::config::{Marking, RunConfig, StreamConfig};
 use rackweave_workload::WorkloadConfig;
 use serde::{Deserialize, Serialize};
 
@@ -86,6 +87,8 @@ pub struct PointSpec {
     pub testbed: TestbedConfig,
     /// What is measured. If it is not messages, `config` has only the background streams.
     pub study: Study,
+    /// The parameters that follow from the fabric or that the papers of the transports name.
+    pub parameters: Vec<Parameter>,
 }
 
 /// The tables that serde reads directly.
@@ -260,6 +263,9 @@ struct Streams {
     /// Whether the measured load goes on until it is stopped.
     endless: bool,
     study: Study,
+    parameters: Vec<Parameter>,
+    /// Whether one of the transports reacts to marks.
+    react_to_marks: bool,
 }
 
 /// The context in which the tables of streams are checked.
@@ -379,7 +385,9 @@ impl Reader<'_> {
         let workload = if kind.is_some() { root.remove("workload") } else { None };
         let mut file: File = de::from_table(&root, START)?;
         file.study = workload.as_ref().map(study::Keys::read).transpose()?.flatten();
-        let config = file.fabric.resolve(swept)?;
+        let marks = transport.as_ref().and_then(|it| transport::marking(&it.node, swept));
+        let marking = file.fabric.marking_of(self.world, marks.unwrap_or(Marking::DCTCP));
+        let config = file.fabric.resolve(swept, marking)?;
         let fabric = match before {
             Some(before) if *before.config() == config => Arc::clone(before),
             _ => Arc::new(
@@ -437,7 +445,11 @@ impl Reader<'_> {
         if let Some(stream) = config.streams.first() {
             workload::check_ramp(&stream.workload, config.measure.warmup)?;
         }
+        let reacts = streams.react_to_marks || !streams.study.is_messages();
+        let mut parameters = file.fabric.parameters(&fabric, reacts.then_some(marking));
+        parameters.extend(streams.parameters);
         let point = PointSpec {
+            parameters,
             world: self.world,
             set: set.into_iter().map(|(key, node)| (key, node.to_json())).collect(),
             transport: streams.transport,
@@ -581,6 +593,11 @@ impl Reader<'_> {
             if let Study::Messages(rules) = &mut streams.study {
                 *rules = rules.or(chosen.oracle());
             }
+            // A stream over the transport of the measured messages has their parameters.
+            if chosen.path() != "transport" || streams.configs.is_empty() {
+                streams.parameters.extend(chosen.parameters(fabric, carried));
+            }
+            streams.react_to_marks |= chosen.marking().is_some();
             streams.configs.push(StreamConfig::new(transport, workload.clone()));
             streams.labels.push(chosen.label());
             streams.kernel_tcp.push(chosen.kernel_tcp());

@@ -50,14 +50,11 @@ fn read_file(path: &Path) -> Result<String, ScenarioError> {
         return Err(ScenarioError::new(format!("`{shown}` is a directory, not a scenario file")));
     }
     let cannot = |error: std::io::Error| {
-        let built_in: Vec<&str> = builtin::SCENARIOS.iter().map(|scenario| scenario.name).collect();
         let made = ScenarioError::new(format!("cannot read `{shown}`: {error}"));
-        made.with_help(
-            match crate::error::nearest(&path.to_string_lossy(), built_in.iter().copied()) {
-                Some(near) => format!("did you mean the built-in scenario `{near}`?"),
-                None => format!("built-in scenarios are {}", built_in.join(", ")),
-            },
-        )
+        made.with_help(match similar(path) {
+            Some(near) => format!("did you mean `{near}`?"),
+            None => "`rackweave list scenarios` lists files here and built-in scenarios".to_owned(),
+        })
     };
     let Some(bytes) = read_at_most(path, MAX_FILE_BYTES).map_err(cannot)? else {
         return Err(ScenarioError::new(format!(
@@ -69,6 +66,25 @@ fn read_file(path: &Path) -> Result<String, ScenarioError> {
         ScenarioError::new(format!("`{shown}` is not a text file: byte {at} is not UTF-8"))
             .with_help("a scenario is a TOML file")
     })
+}
+
+/// The built-in scenario, or the file next to this path, whose name is nearly that of the path.
+fn similar(path: &Path) -> Option<String> {
+    let named = path.to_string_lossy();
+    let folder = path.parent().filter(|it| !it.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    let files = std::fs::read_dir(folder).into_iter().flatten().flatten().map(|entry| entry.path());
+    let files: Vec<String> = files
+        .filter(|file| file.extension().is_some_and(|it| it == "toml"))
+        .map(|file| file.strip_prefix("./").unwrap_or(&file).to_string_lossy().into_owned())
+        .collect();
+    let built_in = builtin::SCENARIOS.iter().map(|scenario| scenario.name);
+    let known: Vec<&str> = files.iter().map(String::as_str).chain(built_in).collect();
+    // Whoever forgets the ending, or adds one to the name of a built-in scenario, means the same name.
+    let stem = path.file_stem().unwrap_or_default().to_string_lossy();
+    let near = [named.as_ref(), &stem, &format!("{named}.toml")]
+        .into_iter()
+        .find_map(|name| crate::error::nearest(name, known.iter().copied()));
+    near.map(str::to_owned)
 }
 
 #[cfg(test)]

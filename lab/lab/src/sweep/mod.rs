@@ -263,6 +263,7 @@ fn key(spec: &PointSpec) -> String {
         kernel_tcp: _,
         testbed: _,
         study,
+        parameters: _,
     } = spec;
     let mut hash = Hash(blake3::Hasher::new());
     let names = (world, set, transport, labels, arguments);

@@ -204,7 +204,7 @@ fn files_that_are_none() {
 #[test]
 fn a_name_near_a_built_in_one_is_suggested() {
     let error = Scenario::load("quikstart", &[], None).unwrap_err();
-    assert!(shown(&error).contains("did you mean the built-in scenario `quickstart`?"));
+    assert!(shown(&error).contains("did you mean `quickstart`?"));
 }
 
 #[test]

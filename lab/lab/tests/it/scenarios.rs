@@ -5,7 +5,7 @@ use std::path::Path;
 use proptest::prelude::*;
 use rackweave_core::{Bytes, Rate, Span};
 use rackweave_lab::{Batch, Scenario, builtin};
-use rackweave_sim::config::{BufferConfig, Topology};
+use rackweave_sim::config::{BufferConfig, Marking, Topology};
 use rackweave_transport::{TransportConfig, exchange, phost, polo};
 use rackweave_workload::{Exchange, Pattern, StreamMode};
 use serde_json::json;
@@ -342,7 +342,7 @@ fn values_mean_what_they_say() {
     let point = &parse(&text, &[]).points[0];
     let switch = point.config.fabric.switch;
     assert_eq!(switch.buffer, BufferConfig::PerPort { bytes: u64::MAX });
-    assert_eq!(switch.ecn_threshold_bytes, Some(65 * 1538));
+    assert_eq!(switch.marking, Marking::Above(65 * 1538));
     assert_eq!(switch.trim.unwrap().data_queue_bytes, 8 * 1538);
     assert_eq!(point.size_buckets, [1000, 1_500_000]);
     // Poisson arrivals never end: a start-up phase is cut off, and a number ends the run.

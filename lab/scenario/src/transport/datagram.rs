@@ -5,6 +5,7 @@ use rackweave_sim::Fabric;
 use rackweave_transport::datagram;
 use rackweave_workload::Exchange;
 
+use super::super::derived::Rule;
 use super::super::keys::{Carried, Place, keys};
 use super::super::problem::Problem;
 use super::super::values::{Priority, Unit};
@@ -22,6 +23,9 @@ keys! {
 }
 
 impl DatagramKeys {
+    /// None follows from the fabric.
+    pub(super) const RULES: &'static [Rule<datagram::Config>] = &[];
+
     pub(super) fn resolve(
         &self,
         place: Place<'_>,

@@ -5,6 +5,7 @@ use rackweave_sim::Fabric;
 use rackweave_transport::{InvalidConfig, Profile as _, dcpim};
 use serde::Deserialize;
 
+use super::super::derived::{Amount, Far, Grid, Rule};
 use super::super::keys::{Carried, Place, keys};
 use super::super::problem::Problem;
 use super::super::values::{Thousandths, Unit, Whole};
@@ -69,6 +70,52 @@ fn for_fabric(fabric: &Fabric) -> dcpim::Config {
 }
 
 impl DcPimKeys {
+    /// The parameters that follow from the fabric or that its paper names.
+    pub(super) const RULES: &'static [Rule<dcpim::Config>] = &[
+        Rule {
+            key: "round",
+            of: |config| Some(Amount::Time(config.round)),
+            why: "1.3 idle round trips of a control packet (beta, SIGCOMM 2022), at least a packet on each channel",
+            far: Far::TIMER,
+            grid: Grid::Factors(&[0.8, 1.5, 2.0]),
+        },
+        Rule {
+            key: "rounds",
+            of: |config| Some(Amount::Number(f64::from(config.rounds))),
+            why: "r of the paper",
+            far: Far::NEVER,
+            grid: Grid::Values(&["2", "3", "5"]),
+        },
+        Rule {
+            key: "channels",
+            of: |config| Some(Amount::Number(f64::from(config.channels))),
+            why: "k of the paper",
+            far: Far::NEVER,
+            grid: Grid::Values(&["2", "8"]),
+        },
+        Rule {
+            key: "free_packets",
+            of: |config| Some(Amount::Packets(u64::from(config.free_packets))),
+            why: "a bandwidth-delay product (SIGCOMM 2022)",
+            far: Far::WINDOW,
+            grid: Grid::Factors(&[2.0, 4.0]),
+        },
+        Rule {
+            key: "token_window",
+            of: |config| Some(Amount::Packets(u64::from(config.token_window))),
+            why: "a bandwidth-delay product (the authors' simulator)",
+            far: Far::WINDOW,
+            grid: Grid::None,
+        },
+        Rule {
+            key: "resend_after",
+            of: |config| Some(Amount::Time(config.resend_after)),
+            why: "a bandwidth-delay product's time (the authors' simulator)",
+            far: Far::TIMER,
+            grid: Grid::None,
+        },
+    ];
+
     pub(super) fn resolve(
         &self,
         place: Place<'_>,

@@ -7,6 +7,7 @@ use rackweave_workload::{Pattern, WorkloadConfig};
 use serde::Deserialize;
 use serde::de::{Error, SeqAccess, Visitor, value::SeqAccessDeserializer};
 
+use super::super::derived::{Amount, Far, Grid, Rule};
 use super::super::keys::{Carried, Place, keys};
 use super::super::problem::Problem;
 use super::super::values::{AboveZero, AtLeast, Limit, Size32, Thousandths, Unit};
@@ -215,6 +216,31 @@ impl<'de> Deserialize<'de> for Cutoffs {
 }
 
 impl HomaKeys {
+    /// The parameters that follow from the fabric or that its paper names.
+    pub(super) const RULES: &'static [Rule<homa::Config>] = &[
+        Rule {
+            key: "unscheduled",
+            of: |config| Some(Amount::Bytes(u64::from(config.unscheduled_bytes))),
+            why: "RTTbytes: payload of an idle round trip over the longest path (SIGCOMM 2018)",
+            far: Far::WINDOW,
+            grid: Grid::Factors(&[0.5, 2.0, 3.0]),
+        },
+        Rule {
+            key: "window",
+            of: |config| (config.window > 0).then(|| Amount::Bytes(u64::from(config.window))),
+            why: "RTTbytes: payload of an idle round trip over the longest path (SIGCOMM 2018)",
+            far: Far::WINDOW,
+            grid: Grid::Factors(&[2.0, 3.0]),
+        },
+        Rule {
+            key: "overcommit",
+            of: |config| Some(Amount::Number(f64::from(config.overcommit))),
+            why: "as many messages as scheduled levels (SIGCOMM 2018, section 3.5)",
+            far: Far::NEVER,
+            grid: Grid::Values(&["1", "2", "4", "8"]),
+        },
+    ];
+
     pub(super) fn resolve(
         &self,
         place: Place<'_>,

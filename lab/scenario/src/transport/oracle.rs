@@ -6,6 +6,7 @@ use rackweave_sim::config::RunConfig;
 use rackweave_sim::oracle::Rules;
 use rackweave_transport::datagram;
 
+use super::super::derived::Rule;
 use super::super::keys::{Carried, Place, is_on_streams, keys};
 use super::super::problem::Problem;
 use super::super::values::Whole;
@@ -22,6 +23,9 @@ keys! {
 }
 
 impl OracleKeys {
+    /// None follows from the fabric.
+    pub(super) const RULES: &'static [Rule<datagram::Config>] = &[];
+
     pub(super) fn resolve(
         &self,
         place: Place<'_>,

@@ -4,6 +4,7 @@ use rackweave_core::Span;
 use rackweave_sim::Fabric;
 use rackweave_transport::{InvalidConfig, Profile as _, pfabric};
 
+use super::super::derived::{Amount, Far, Grid, Rule};
 use super::super::keys::{Carried, Place, keys};
 use super::super::problem::Problem;
 use super::super::values::{AtLeast, Unit};
@@ -31,6 +32,31 @@ keys! {
 }
 
 impl PFabricKeys {
+    /// The parameters that follow from the fabric or that its paper names.
+    pub(super) const RULES: &'static [Rule<pfabric::Config>] = &[
+        Rule {
+            key: "initial_window",
+            of: |config| Some(Amount::Packets(u64::from(config.initial_window))),
+            why: "a bandwidth-delay product (SIGCOMM 2013, section 4.3)",
+            far: Far::WINDOW,
+            grid: Grid::Factors(&[0.5, 1.5, 2.0]),
+        },
+        Rule {
+            key: "max_window",
+            of: |config| Some(Amount::Packets(u64::from(config.max_window))),
+            why: "1.25 times the first, as in the authors' simulator",
+            far: Far::WINDOW,
+            grid: Grid::None,
+        },
+        Rule {
+            key: "rto",
+            of: |config| Some(Amount::Time(config.rto)),
+            why: "three idle round trips (SIGCOMM 2013, section 4.3)",
+            far: Far::TIMER,
+            grid: Grid::Factors(&[0.75, 1.5, 2.0, 4.0]),
+        },
+    ];
+
     pub(super) fn resolve(
         &self,
         place: Place<'_>,

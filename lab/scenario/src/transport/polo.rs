@@ -6,6 +6,7 @@ use rackweave_transport::polo::{self, DriveOrder};
 use rackweave_transport::{InvalidConfig, Profile as _};
 use serde::Deserialize;
 
+use super::super::derived::{Amount, Far, Grid, Rule};
 use super::super::keys::{Carried, Place, keys};
 use super::super::problem::Problem;
 use super::super::values::Unit;
@@ -87,6 +88,31 @@ impl From<Order> for DriveOrder {
 }
 
 impl PoloKeys {
+    /// The parameters that follow from the fabric or that its paper names.
+    pub(super) const RULES: &'static [Rule<polo::Config>] = &[
+        Rule {
+            key: "first_window",
+            of: |config| Some(Amount::Packets(u64::from(config.first_window))),
+            why: "12 packets (the slides), or an idle round trip and one more",
+            far: Far::WINDOW,
+            grid: Grid::Factors(&[0.5, 2.0]),
+        },
+        Rule {
+            key: "max_drives",
+            of: |config| Some(Amount::Packets(u64::from(config.max_drives))),
+            why: "48 (Rackweave's choice), or four first windows",
+            far: Far::WINDOW,
+            grid: Grid::None,
+        },
+        Rule {
+            key: "rto",
+            of: |config| Some(Amount::Time(config.rto)),
+            why: "1 ms (the slides), or four idle round trips",
+            far: Far::TIMER,
+            grid: Grid::None,
+        },
+    ];
+
     pub(super) fn resolve(
         &self,
         place: Place<'_>,

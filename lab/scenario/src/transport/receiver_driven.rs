@@ -5,6 +5,7 @@ use rackweave_sim::Fabric;
 use rackweave_transport::{InvalidConfig, Profile as _, ndp, phost};
 use serde::Deserialize;
 
+use super::super::derived::{Amount, Far, Grid, Rule};
 use super::super::keys::{Carried, Place, keys};
 use super::super::problem::Problem;
 use super::super::values::{AtLeast, Unit};
@@ -55,6 +56,24 @@ enum Profile {
 }
 
 impl NdpKeys {
+    /// The parameters that follow from the fabric or that its paper names.
+    pub(super) const RULES: &'static [Rule<ndp::Config>] = &[
+        Rule {
+            key: "initial_window",
+            of: |config| Some(Amount::Packets(u64::from(config.initial_window))),
+            why: "15 packets (htsim), or three idle round trips, which cover the queues on the path",
+            far: Far::WINDOW,
+            grid: Grid::Factors(&[0.5, 0.75, 1.5, 2.0]),
+        },
+        Rule {
+            key: "min_rto",
+            of: |config| Some(Amount::Time(config.min_rto)),
+            why: "htsim's; only lost headers wait for it",
+            far: Far::TIMER,
+            grid: Grid::None,
+        },
+    ];
+
     pub(super) fn resolve(
         &self,
         place: Place<'_>,
@@ -174,6 +193,38 @@ impl From<Order> for phost::TokenOrder {
 }
 
 impl PHostKeys {
+    /// The parameters that follow from the fabric or that its paper names.
+    pub(super) const RULES: &'static [Rule<phost::Config>] = &[
+        Rule {
+            key: "free_tokens",
+            of: |config| Some(Amount::Packets(u64::from(config.free_tokens))),
+            why: "8 (the authors' simulator), or an idle round trip and one more",
+            far: Far::WINDOW,
+            grid: Grid::Factors(&[0.5, 1.5, 2.0]),
+        },
+        Rule {
+            key: "token_lead",
+            of: |config| Some(Amount::Time(config.token_lead)),
+            why: "an idle round trip (Rackweave's choice)",
+            far: Far::NEVER,
+            grid: Grid::None,
+        },
+        Rule {
+            key: "token_expiry",
+            of: |config| Some(Amount::Time(config.token_expiry)),
+            why: "1.5 full packets on the link (the authors' simulator)",
+            far: Far::NEVER,
+            grid: Grid::Factors(&[2.0, 4.0]),
+        },
+        Rule {
+            key: "resend_after",
+            of: |config| Some(Amount::Time(config.resend_after)),
+            why: "9 full packets (the authors' simulator), or an idle round trip and one more",
+            far: Far::TIMER,
+            grid: Grid::Factors(&[2.0, 4.0]),
+        },
+    ];
+
     pub(super) fn resolve(
         &self,
         place: Place<'_>,

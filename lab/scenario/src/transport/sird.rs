@@ -5,6 +5,7 @@ use rackweave_sim::Fabric;
 use rackweave_transport::{InvalidConfig, Profile as _, sird};
 use serde::Deserialize;
 
+use super::super::derived::{Amount, Far, Grid, Rule};
 use super::super::keys::{Carried, Place, keys};
 use super::super::problem::Problem;
 use super::super::values::{AboveZero, AtMost, Thousandths, Unit, Whole};
@@ -71,6 +72,45 @@ impl From<Order> for sird::CreditOrder {
 }
 
 impl SirdKeys {
+    /// The parameters that follow from the fabric or that its paper names.
+    pub(super) const RULES: &'static [Rule<sird::Config>] = &[
+        Rule {
+            key: "global_bucket",
+            of: |config| Some(Amount::Bytes(config.global_bucket)),
+            why: "B: 1.5 bandwidth-delay products (NSDI 2025)",
+            far: Far::WINDOW,
+            grid: Grid::Values(&["1", "1.25", "2", "3"]),
+        },
+        Rule {
+            key: "sender_bucket",
+            of: |config| Some(Amount::Bytes(config.sender_bucket)),
+            why: "a bandwidth-delay product (NSDI 2025)",
+            far: Far::WINDOW,
+            grid: Grid::None,
+        },
+        Rule {
+            key: "unscheduled_threshold",
+            of: |config| Some(Amount::Bytes(config.unscheduled_threshold)),
+            why: "UnschT: a bandwidth-delay product (NSDI 2025)",
+            far: Far::WINDOW,
+            grid: Grid::Values(&["0.5", "2", "4"]),
+        },
+        Rule {
+            key: "csn_threshold",
+            of: |config| Some(Amount::Bytes(config.csn_threshold)),
+            why: "SThr: half a bandwidth-delay product (NSDI 2025)",
+            far: Far::WINDOW,
+            grid: Grid::Values(&["0.25", "1"]),
+        },
+        Rule {
+            key: "resend_after",
+            of: |config| Some(Amount::Time(config.resend_after)),
+            why: "ten round trips, at least 100 us (Rackweave's choice)",
+            far: Far::TIMER,
+            grid: Grid::None,
+        },
+    ];
+
     pub(super) fn resolve(
         &self,
         place: Place<'_>,

@@ -6,6 +6,7 @@ use rackweave_transport::swift::{self, Distance};
 use rackweave_transport::{InvalidConfig, Profile as _};
 use serde::Deserialize;
 
+use super::super::derived::{Amount, Far, Grid, Rule};
 use super::super::keys::{Carried, Place, keys};
 use super::super::problem::Problem;
 use super::super::values::{AtLeast, Priority, Thousandths, Unit};
@@ -106,6 +107,59 @@ fn distances(fabric: &Fabric) -> Vec<Distance> {
 }
 
 impl SwiftKeys {
+    /// The parameters that follow from the fabric or that its paper names.
+    pub(super) const RULES: &'static [Rule<swift::Config>] = &[
+        Rule {
+            key: "initial_window",
+            of: |config| Some(Amount::Packets(u64::from(config.initial_window))),
+            why: "a bandwidth-delay product of the longest path (Rackweave's choice)",
+            far: Far::WINDOW,
+            grid: Grid::Factors(&[0.5, 2.0]),
+        },
+        Rule {
+            key: "base_target",
+            of: |config| Some(Amount::Time(config.base_target)),
+            why: "with `per_hop` twice the idle round trip (Rackweave's choice: the paper has no formula)",
+            far: Far::TARGET,
+            grid: Grid::Factors(&[0.5, 0.75, 1.5, 2.0]),
+        },
+        Rule {
+            key: "per_hop",
+            of: |config| Some(Amount::Time(config.per_hop)),
+            why: "what a switch more adds to twice the idle round trip",
+            far: Far::NEVER,
+            grid: Grid::None,
+        },
+        Rule {
+            key: "scaling_range",
+            of: |config| Some(Amount::Time(config.scaling_range)),
+            why: "ten idle round trips in a rack; five times a given `base_target`, as in htsim",
+            far: Far::TIMER,
+            grid: Grid::Factors(&[0.25, 0.5, 2.0]),
+        },
+        Rule {
+            key: "endpoint_target",
+            of: |config| Some(Amount::Time(config.endpoint_target)),
+            why: "two idle round trips in a rack (Rackweave's choice)",
+            far: Far::NEVER,
+            grid: Grid::None,
+        },
+        Rule {
+            key: "increase",
+            of: |config| Some(Amount::Number(f64::from(config.increase_millipackets) / 1000.0)),
+            why: "`ai` of htsim",
+            far: Far::NEVER,
+            grid: Grid::Values(&["0.5", "2"]),
+        },
+        Rule {
+            key: "min_rto",
+            of: |config| Some(Amount::Time(config.min_rto)),
+            why: "htsim's",
+            far: Far::TIMER,
+            grid: Grid::None,
+        },
+    ];
+
     pub(super) fn resolve(
         &self,
         place: Place<'_>,
@@ -165,6 +219,8 @@ impl SwiftKeys {
 
 #[cfg(test)]
 mod tests {
+    use rackweave_sim::config::Marking;
+
     use super::*;
     use crate::START;
     use crate::de::from_table;
@@ -174,7 +230,7 @@ mod tests {
     fn fabric(keys: &str) -> Fabric {
         let table = parse_document(keys, 0).ok().unwrap();
         let keys: crate::fabric::Fabric = from_table(&table, START).unwrap();
-        Fabric::new(&keys.resolve(&SweptKeys::new()).unwrap()).unwrap()
+        Fabric::new(&keys.resolve(&SweptKeys::new(), Marking::DCTCP).unwrap()).unwrap()
     }
 
     #[test]

@@ -5,10 +5,12 @@ use rackweave_sim::Fabric;
 use rackweave_transport::tcp;
 use serde::Deserialize;
 
+use super::super::derived::{Amount, Far, Grid, Rule};
 use super::super::keys::{Carried, Choice as _, Place, keys};
 use super::super::problem::Problem;
 use super::super::values::{AboveZero, AtLeast, AtMost, Priority, Unit};
 use super::Name;
+use crate::path::Path;
 
 keys! {
     /// The keys of TCP and DCTCP.
@@ -24,13 +26,13 @@ keys! {
         /// First congestion window, in segments. Default: 10.
         initial_window: AtLeast<1> => initial_window_segments,
         /// Retransmission timeout before the first measurement, shortest and longest. Default:
-        /// `min_rto`; `"1 ms"`; `"100 ms"`.
+        /// `min_rto`; `"1 ms"`, or two round trips; `"100 ms"`.
         initial_rto: Unit<Span> => initial_rto,
         /// Retransmission timeout before the first measurement, shortest and longest. Default:
-        /// `min_rto`; `"1 ms"`; `"100 ms"`.
+        /// `min_rto`; `"1 ms"`, or two round trips; `"100 ms"`.
         min_rto: AboveZero<Span> => min_rto,
         /// Retransmission timeout before the first measurement, shortest and longest. Default:
-        /// `min_rto`; `"1 ms"`; `"100 ms"`.
+        /// `min_rto`; `"1 ms"`, or two round trips; `"100 ms"`.
         max_rto: Unit<Span> => max_rto,
         /// Segments, or time, after which an acknowledgement is sent. Default: 2; `"200 us"`.
         ack_every: AtLeast<1> => ack_every_segments,
@@ -113,6 +115,34 @@ enum HyStart {
 const MAX_RECEIVE_WINDOW: u64 = 16_776_960;
 
 impl TcpKeys {
+    /// The parameters that follow from the fabric or that its paper names.
+    pub(super) const RULES: &'static [Rule<tcp::Config>] = &[
+        Rule {
+            key: "initial_window",
+            of: |config| Some(Amount::Packets(u64::from(config.initial_window_segments))),
+            why: "10 segments on every fabric (RFC 6928, Linux); SIRD's study gives DCTCP a bandwidth-delay product",
+            far: Far::WINDOW,
+            grid: Grid::Factors(&[0.5, 2.0, 4.0]),
+        },
+        Rule {
+            key: "min_rto",
+            of: |config| Some(Amount::Time(config.min_rto)),
+            why: "1 ms, what hosts' timers permit (Vasudevan et al., 2009), or two idle round trips",
+            far: Far::TIMER,
+            grid: Grid::None,
+        },
+        Rule {
+            key: "dctcp_gain_shift",
+            of: |config| {
+                let is_dctcp = config.congestion_control == tcp::CongestionControl::Dctcp;
+                is_dctcp.then(|| Amount::Number(f64::from(config.dctcp_gain_shift)))
+            },
+            why: "g = 1/16, as in the paper and in Linux",
+            far: Far::NEVER,
+            grid: Grid::Values(&["2", "3", "5"]),
+        },
+    ];
+
     /// Resolves the configuration of DCTCP or TCP, as `place` names it.
     pub(super) fn config(&self, place: Place<'_>) -> Result<tcp::Config, Problem> {
         let is_dctcp = place.name == Name::Dctcp.as_str();
@@ -166,15 +196,32 @@ impl TcpKeys {
     pub(super) fn resolve(
         &self,
         place: Place<'_>,
-        _fabric: &Fabric,
+        fabric: &Fabric,
         _carried: Carried<'_>,
     ) -> Result<tcp::Config, Problem> {
-        self.config(place)
+        let path = Path::longest(fabric);
+        let mut config = self.config(place)?;
+        if self.min_rto.is_none() {
+            let least = path.base_rtt() * 2;
+            config.min_rto = config.min_rto.max(least);
+            if self.initial_rto.is_none() {
+                config.initial_rto = config.initial_rto.max(least);
+            }
+            if self.max_rto.is_none() {
+                config.max_rto = config.max_rto.max(least);
+            }
+        }
+        Ok(config)
     }
 
     /// Returns whether connections begin with a handshake; `None` if the scenario does not set it.
     pub(super) fn handshake(&self) -> Option<bool> {
         self.handshake
+    }
+
+    /// Returns whether classic ECN is on.
+    pub(super) fn is_ecn_capable(&self) -> bool {
+        self.ecn.unwrap_or_default()
     }
 
     /// Returns the kernel's name of the congestion control.

@@ -2,12 +2,14 @@
 
 use rackweave_core::{Bytes, Span};
 use rackweave_sim::Fabric;
+use rackweave_sim::config::{Marking, Product};
 use rackweave_transport::{InvalidConfig, Profile as _, uet};
 use serde::Deserialize;
 
+use super::super::derived::{Amount, Far, Grid, Rule};
 use super::super::keys::{Carried, Place, keys};
 use super::super::problem::Problem;
-use super::super::values::{AboveZero, AtLeast, Unit};
+use super::super::values::{AboveZero, AtLeast, FULL_PACKET, Unit};
 use crate::path::Path;
 
 keys! {
@@ -75,6 +77,31 @@ fn entropies(paths: u32) -> u16 {
 }
 
 impl UetKeys {
+    /// The parameters that follow from the fabric or that its paper names.
+    pub(super) const RULES: &'static [Rule<uet::Config>] = &[
+        Rule {
+            key: "window",
+            of: |config| Some(Amount::Bytes(config.max_window)),
+            why: "1.5 bandwidth-delay products, at least 8 packets (uet-htsim); eqds: 50 packets",
+            far: Far::WINDOW,
+            grid: Grid::Factors(&[0.5, 0.75, 1.5, 2.0]),
+        },
+        Rule {
+            key: "target_delay",
+            of: |config| Some(Amount::Time(config.target_delay)),
+            why: "0.75 idle round trips, without trimming one (uet-htsim)",
+            far: Far::TARGET,
+            grid: Grid::Factors(&[0.5, 1.5, 2.0]),
+        },
+        Rule {
+            key: "min_rto",
+            of: |config| Some(Amount::Time(config.min_rto)),
+            why: "15 us and six idle round trips (uet-htsim); eqds: 100 us, more below 100 Gbps",
+            far: Far::TIMER,
+            grid: Grid::None,
+        },
+    ];
+
     pub(super) fn resolve(
         &self,
         place: Place<'_>,
@@ -135,6 +162,14 @@ impl UetKeys {
         config.check().map_err(|error| self.invalid(place, error, &config))?;
         place.refuse_longer_messages(carried, config.common.max_message_bytes)?;
         Ok(config)
+    }
+
+    /// Half a bandwidth-delay product (`docs/protocols/uet.md#what-it-needs-of-the-switch`), and half of the eight packets after which
+    /// switches trim by default. EQDS's simulator does not mark.
+    pub(super) fn marking(&self) -> Option<Marking> {
+        let least = 4 * FULL_PACKET;
+        let marking = Marking::Products { of: Product::Link, thousandths: 500, least };
+        (self.profile != Some(Profile::Eqds)).then_some(marking)
     }
 
     /// Returns an error for what the transport reports about its configuration, at the key that causes it.

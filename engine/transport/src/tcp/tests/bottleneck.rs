@@ -38,7 +38,7 @@ impl Bottleneck {
             DELAY,
         );
         fabric.core_link_delay = Span::from_us(10);
-        fabric.switch.ecn_threshold_bytes = Some(self.mark);
+        fabric.switch = fabric.switch.with_ecn_threshold(self.mark);
         fabric.switch.buffer = BufferConfig::PerPort { bytes: self.limit };
         let mut net = on(&fabric, config);
         for sender in 0..self.senders {
@@ -116,7 +116,7 @@ fn an_incast_is_served_in_turns_without_collapse() {
     // 40 hosts send 20 KB each into a buffer of 100 KB: the first windows together are six times as large.
     let config = Config::dctcp();
     let mut fabric = fabric(Topology::SingleSwitch { hosts: 41, host_link: RATE }, DELAY);
-    fabric.switch.ecn_threshold_bytes = Some(30_000);
+    fabric.switch = fabric.switch.with_ecn_threshold(30_000);
     fabric.switch.buffer = BufferConfig::PerPort { bytes: 100_000 };
     let mut net = on(&fabric, &config);
     for sender in 0..40 {

@@ -1,0 +1,82 @@
+//! `rackweave tune`.
+
+use std::sync::Arc;
+
+use miette::{IntoDiagnostic as _, WrapErr as _};
+use rackweave_lab::scenario::ScenarioText;
+use rackweave_lab::search::{Search, SearchError};
+use rackweave_lab::tune::{self, Outcome, Tuned};
+
+use crate::args::TuneArgs;
+use crate::progress::Progress;
+use crate::run::warn;
+use crate::shell::signal::stop_on_ctrl_c;
+use crate::shell::{exit, print};
+
+pub(crate) fn tune(args: &TuneArgs) -> miette::Result<u8> {
+    let text = ScenarioText::load(&args.scenario)?;
+    let jobs = args.jobs.map(usize::from);
+    let search = Arc::new(Search::new(text, &args.sets, args.seed, jobs));
+    stop_on_ctrl_c(&search, Search::cancel)?;
+    let mut found = Vec::new();
+    let mut code = exit::DONE;
+    for transport in &args.transport {
+        let progress = Progress::start(&search, Search::progress, !args.quiet);
+        let tuned = tune::tune(&search, transport);
+        drop(progress);
+        match tuned {
+            Ok(tuned) => {
+                print(&described(&tuned))?;
+                if !tuned.is_complete {
+                    code = exit::INTERRUPTED;
+                } else if tuned.after.unfinished > 0 && code == exit::DONE {
+                    code = exit::FAILED;
+                }
+                found.push(tuned);
+            }
+            Err(SearchError::Interrupted) => code = exit::INTERRUPTED,
+            Err(error) => return Err(error.into()),
+        }
+        if code == exit::INTERRUPTED {
+            warn("Interrupted: the search did not come to its end.");
+            break;
+        }
+    }
+    if found.is_empty() {
+        return Ok(code);
+    }
+    let cases: String = found.iter().map(|tuned| format!("    {},\n", tuned.case())).collect();
+    let sweep = format!("[sweep]\ncases = [\n{cases}]\n");
+    match &args.out {
+        Some(file) => std::fs::write(file, sweep)
+            .into_diagnostic()
+            .wrap_err_with(|| format!("can't write {}", file.display()))?,
+        None => drop(print(&sweep)?),
+    }
+    Ok(code)
+}
+
+/// Compares a transport's parameters before and after the search.
+fn described(tuned: &Tuned) -> String {
+    let Tuned { transport, values, before, after, runs, is_complete } = tuned;
+    let how = match is_complete {
+        true => format!("{runs} runs"),
+        false => format!("{runs} runs, with fewer messages than the scenario has"),
+    };
+    let line = |name: &str, outcome: &Outcome| {
+        let Outcome { p99, p50, goodput_gbps, unfinished } = outcome;
+        format!(
+            "  {name:<13} slowdown p50 {p50:.3}, p99 {p99:.3}; goodput {goodput_gbps:.1} Gbit/s; {unfinished} unfinished\n"
+        )
+    };
+    let mut text = format!("{transport}: {how}\n{}", line("as given", before));
+    if values.is_empty() {
+        text += "  nothing that was tried is better\n\n";
+        return text;
+    }
+    text += &line("tuned", after);
+    for (key, value) in values {
+        text += &format!("    {key} = {value}\n");
+    }
+    text + "\n"
+}

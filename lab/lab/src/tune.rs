@@ -1,0 +1,340 @@
+//! Searches the parameters of a transport that suit a scenario, so that a comparison is best against best.
+//!
+//! The transport's list of rules says which keys vary, and the values to try ([`rackweave_scenario::derived::Grid`]), from the scenario's
+//! own values on. Coordinate descent: for each key in turn all its values are run with the best of the other keys, and the best becomes the
+//! new one if it is better by more than [`WORTH`]; a round that changes nothing is the last. These runs have an eighth of the messages. The
+//! best variants, and the scenario as it is, are then run in full, and the best of those is the result.
+//!
+//! Better is first fewer messages that did not end, then a goodput at most [`WORTH`] below the best, then a lower 99th percentile of
+//! slowdown: the geometric mean over the points, if the scenario sweeps something.
+
+use rackweave_scenario::derived::{Grid, Parameter};
+
+use crate::error::ScenarioError;
+use crate::results::PointSummary;
+use crate::scenario::{PointSpec, Scenario};
+use crate::search::{Search, SearchError, Variant};
+
+/// A difference that counts: seeds differ by as much.
+const WORTH: f64 = 0.01;
+/// The most rounds over all keys.
+const ROUNDS: usize = 3;
+/// The share of the messages in the runs of the search, and the fewest of them.
+const SHARE: u64 = 8;
+const FEWEST: u64 = 5_000;
+/// The number of variants that are run in full, besides the scenario as it is.
+const FINALISTS: usize = 2;
+
+/// What a variant achieves.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Outcome {
+    /// The 99th percentile of slowdown.
+    pub p99: f64,
+    /// The median of slowdown.
+    pub p50: f64,
+    /// The goodput, in Gbit/s.
+    pub goodput_gbps: f64,
+    /// The measured messages that failed or did not end.
+    pub unfinished: u64,
+}
+
+impl Outcome {
+    /// Of a variant's points; `None` if none of them measured a message.
+    fn of(points: &[PointSummary]) -> Option<Self> {
+        let mean = |of: fn(&PointSummary) -> f64| {
+            let logs = points.iter().map(|point| of(point).ln()).sum::<f64>();
+            Some((logs / points.len() as f64).exp()).filter(|mean| mean.is_finite())
+        };
+        let unfinished = |p: &PointSummary| p.messages.failed + p.messages.unfinished;
+        Some(Self {
+            p99: mean(|point| point.slowdown.p99)?,
+            p50: mean(|point| point.slowdown.p50)?,
+            goodput_gbps: mean(|point| point.goodput_gbps)?,
+            unfinished: points.iter().map(unfinished).sum(),
+        })
+    }
+}
+
+/// A variant that was run.
+#[derive(Clone, Debug, PartialEq)]
+struct Trial {
+    values: Values,
+    outcome: Outcome,
+}
+
+/// The varied keys with their values, as TOML.
+type Values = Vec<(String, String)>;
+
+/// Returns the index of the best trial. The first counts as the best unless another is better by [`WORTH`].
+fn best(trials: &[Trial]) -> usize {
+    let fewest = trials.iter().map(|trial| trial.outcome.unfinished).min().unwrap_or(0);
+    let all_end = |trial: &&Trial| trial.outcome.unfinished == fewest;
+    let most =
+        (trials.iter().filter(all_end)).map(|trial| trial.outcome.goodput_gbps).fold(0.0, f64::max);
+    let is_fit =
+        |trial: &Trial| all_end(&trial) && trial.outcome.goodput_gbps >= most * (1.0 - WORTH);
+    let p99 = |index: usize| trials[index].outcome.p99;
+    let fit = (0..trials.len()).filter(|index| is_fit(&trials[*index]));
+    let lowest = fit.min_by(|a, b| p99(*a).total_cmp(&p99(*b))).unwrap_or(0);
+    let keeps = trials.first().is_some_and(is_fit) && p99(0) <= p99(lowest) * (1.0 + WORTH);
+    if keeps { 0 } else { lowest }
+}
+
+/// What a search has found for a transport.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Tuned {
+    /// The transport.
+    pub transport: String,
+    /// The keys that differ from the scenario, with their values as TOML; empty if nothing is better.
+    pub values: Vec<(String, String)>,
+    /// What the scenario achieves as it is. In a search that was interrupted before the runs in full, with fewer messages.
+    pub before: Outcome,
+    /// What these values achieve.
+    pub after: Outcome,
+    /// The number of points that were run.
+    pub runs: usize,
+    /// Whether the search came to its end.
+    pub is_complete: bool,
+}
+
+impl Tuned {
+    /// The case of a sweep that has these values.
+    #[must_use]
+    pub fn case(&self) -> String {
+        let values = self.values.iter().map(|(key, value)| format!(", {key} = {value}"));
+        format!("{{ transport.name = \"{}\"{} }}", self.transport, values.collect::<String>())
+    }
+}
+
+/// The search for one transport.
+struct Tuning<'a> {
+    search: &'a Search,
+    transport: &'a str,
+    /// Makes the scenario one of this transport.
+    select: Variant,
+    /// Makes its runs shorter.
+    fewer: Variant,
+}
+
+impl Tuning<'_> {
+    fn variant(&self, values: &Values, in_full: bool) -> Variant {
+        let fewer = if in_full { &[][..] } else { &self.fewer };
+        let values = values.iter().map(|(key, value)| format!("{key}={value}"));
+        self.select.iter().chain(fewer).cloned().chain(values).collect()
+    }
+
+    /// Runs these values, without any that the transport refuses.
+    fn trials(&self, values: Vec<Values>, in_full: bool) -> Result<Vec<Trial>, SearchError> {
+        let runs = |values: &Values| self.search.read(&self.variant(values, in_full)).is_ok();
+        let values: Vec<Values> = values.into_iter().filter(runs).collect();
+        let variants: Vec<Variant> =
+            values.iter().map(|values| self.variant(values, in_full)).collect();
+        let found = self.search.run(&variants, |point| point.transport == self.transport)?;
+        let trials = values
+            .into_iter()
+            .zip(found)
+            .filter_map(|(values, points)| Some(Trial { values, outcome: Outcome::of(&points)? }));
+        Ok(trials.collect())
+    }
+
+    /// Varies each key in turn; `seen` collects all trials, and its first is the scenario as it is.
+    fn descend(&self, keys: &[Parameter], seen: &mut Vec<Trial>) -> Result<(), SearchError> {
+        seen.extend(self.trials(vec![Values::new()], false)?);
+        let Some(mut now) = seen.first().cloned() else { return Ok(()) };
+        for _ in 0..ROUNDS {
+            let before = now.clone();
+            for key in keys {
+                let others: Values =
+                    now.values.iter().filter(|(other, _)| *other != key.key).cloned().collect();
+                let with = |value: String| {
+                    let mut values = others.clone();
+                    values.push((key.key.clone(), value));
+                    values.sort();
+                    values
+                };
+                let tried = candidates(key).into_iter().map(with).chain([others.clone()]);
+                let tried = tried.filter(|values| *values != now.values).collect();
+                let mut line = vec![now.clone()];
+                line.extend(self.trials(tried, false)?);
+                for trial in &line[1..] {
+                    if !seen.contains(trial) {
+                        seen.push(trial.clone());
+                    }
+                }
+                now = line.swap_remove(best(&line));
+            }
+            if now == before {
+                break;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The values of TOML that are tried for a key. The default is one of them, for scenarios that set another value.
+fn candidates(key: &Parameter) -> Vec<String> {
+    let mut all: Vec<String> = match key.grid {
+        Grid::None => Vec::new(),
+        Grid::Values(values) => values.iter().map(|&value| value.to_owned()).collect(),
+        Grid::Factors(factors) => {
+            let own = (key.value != key.default).then_some(&1.0);
+            own.into_iter().chain(factors).map(|x| key.amount.times(*x).to_toml()).collect()
+        }
+    };
+    all.dedup();
+    all
+}
+
+/// Returns the arguments that make the scenario one of this transport, and its points.
+fn select(search: &Search, transport: &str) -> Result<(Variant, Scenario), ScenarioError> {
+    let has = |scenario: &Scenario| scenario.points.iter().any(|p| p.transport == transport);
+    let as_it_is = search.read(&[])?;
+    if has(&as_it_is) {
+        return Ok((Variant::new(), as_it_is));
+    }
+    let mut error = None;
+    for set in ["transport.name", "sweep.transport.name"] {
+        let value = match set {
+            "transport.name" => format!("{set}=\"{transport}\""),
+            _ => format!("{set}=[\"{transport}\"]"),
+        };
+        let variant = vec![value];
+        match search.read(&variant) {
+            Ok(scenario) if has(&scenario) => return Ok((variant, scenario)),
+            Ok(_) => {}
+            Err(told) => {
+                error.get_or_insert(told);
+            }
+        }
+    }
+    Err(error.unwrap_or_else(|| {
+        ScenarioError::new(format!("no point of the scenario measures `{transport}`"))
+            .with_help("its `cases` choose the transports: add one for it")
+    }))
+}
+
+/// Searches the parameters of a transport.
+///
+/// A search that is cancelled returns what it has found so far.
+///
+/// # Errors
+/// If the scenario cannot be run with this transport, or the search is cancelled before the first result.
+pub fn tune(search: &Search, transport: &str) -> Result<Tuned, SearchError> {
+    let runs_before = search.runs();
+    let (select, mut scenario) = select(search, transport)?;
+    scenario.points.retain(|point| point.transport == transport);
+    let keys = keys(&scenario.points)?;
+    let most = scenario.points.iter().map(|p| p.config.measure.messages).min().unwrap_or(0);
+    let fewer = (most / SHARE).max(FEWEST);
+    let fewer = match fewer < most && most < u64::MAX {
+        true => vec![format!("measure.messages={fewer}")],
+        false => Variant::new(),
+    };
+    let tuning = Tuning { search, transport, select, fewer };
+    let mut seen = Vec::new();
+    let searched = tuning.descend(&keys, &mut seen);
+    let ended = |trials: Vec<Trial>, is_complete| {
+        let (Some(first), Some(found)) = (trials.first(), trials.get(best(&trials))) else {
+            let message = format!("{transport} has ended no measured message in any variant");
+            return Err(SearchError::Scenario(ScenarioError::new(message)));
+        };
+        Ok(Tuned {
+            transport: transport.to_owned(),
+            values: found.values.clone(),
+            before: first.outcome,
+            after: found.outcome,
+            runs: search.runs() - runs_before,
+            is_complete,
+        })
+    };
+    match searched {
+        Ok(()) => {}
+        Err(SearchError::Interrupted) if !seen.is_empty() => return ended(seen, false),
+        Err(error) => return Err(error),
+    }
+    let mut finalists = vec![Values::new()];
+    let mut left = seen.clone();
+    while !left.is_empty() && finalists.len() <= FINALISTS {
+        let next = left.remove(best(&left)).values;
+        if !finalists.contains(&next) {
+            finalists.push(next);
+        }
+    }
+    match tuning.trials(finalists, true) {
+        Ok(trials) => ended(trials, true),
+        Err(SearchError::Interrupted) => ended(seen, false),
+        Err(error) => Err(error),
+    }
+}
+
+/// Returns the parameters of the first point that have values to try.
+fn keys(points: &[PointSpec]) -> Result<Vec<Parameter>, ScenarioError> {
+    let Some(point) = points.first() else { return Ok(Vec::new()) };
+    let name = &point.transport;
+    let own = format!("transport.{name}.");
+    let is_own = |p: &&Parameter| p.key.starts_with(&own) || p.key.starts_with("fabric.");
+    let keys = point.parameters.iter().filter(is_own).filter(|p| p.grid != Grid::None);
+    let keys: Vec<Parameter> = keys.cloned().collect();
+    if keys.is_empty() {
+        let message = format!("`{name}` has no parameters to search");
+        return Err(ScenarioError::new(message));
+    }
+    Ok(keys)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::PathBuf;
+
+    use super::*;
+    use crate::scenario::ScenarioText;
+
+    fn trial(p99: f64, goodput_gbps: f64, unfinished: u64) -> Trial {
+        let values = vec![("key".to_owned(), p99.to_string())];
+        Trial { values, outcome: Outcome { p99, p50: 1.0, goodput_gbps, unfinished } }
+    }
+
+    #[test]
+    fn fewer_unfinished_messages_then_goodput_then_the_percentile_decide() {
+        let of = |trials: &[Trial]| best(trials);
+        assert_eq!(of(&[trial(9.0, 10.0, 0), trial(5.0, 10.0, 1)]), 0);
+        assert_eq!(of(&[trial(9.0, 10.0, 2), trial(50.0, 10.0, 1)]), 1);
+        assert_eq!(of(&[trial(9.0, 10.0, 0), trial(5.0, 9.8, 0)]), 0, "2 % less goodput");
+        assert_eq!(of(&[trial(9.0, 10.0, 0), trial(5.0, 9.95, 0)]), 1);
+        assert_eq!(of(&[trial(9.0, 9.8, 0), trial(9.5, 10.0, 0)]), 1, "the first is not fit");
+        assert_eq!(of(&[trial(9.0, 10.0, 0), trial(8.95, 10.0, 0)]), 0, "less than 1 % better");
+        assert_eq!(of(&[trial(9.0, 10.0, 0), trial(8.8, 10.0, 0), trial(8.7, 10.0, 0)]), 2);
+    }
+
+    fn search(jobs: usize) -> Search {
+        let text = "fabric = { topology = 'single-switch', hosts = 8, switch.ecn_threshold = '65 packets' }\n\
+                    transport.name = 'homa'\nmeasure = { messages = 6000 }\n\
+                    workload = { arrivals = 'poisson', sizes = 'W3', load = 0.7 }";
+        let text =
+            ScenarioText { file: "x.toml".into(), text: text.into(), folder: PathBuf::from(".") };
+        Search::new(text, &[], None, Some(jobs))
+    }
+
+    #[test]
+    fn an_unsuitable_threshold_is_found_with_any_number_of_jobs() {
+        let one = tune(&search(1), "dctcp").unwrap();
+        let threshold = one.values.iter().find(|(key, _)| key == "fabric.switch.ecn_threshold");
+        assert!(threshold.is_some_and(|(_, value)| value != "\"99970 B\""), "{one:?}");
+        assert!(one.after.p99 < 0.8 * one.before.p99, "{one:?}");
+        assert!(one.after.goodput_gbps > 0.98 * one.before.goodput_gbps && one.is_complete);
+        assert_eq!(tune(&search(3), "dctcp").unwrap(), one);
+        assert!(
+            one.case()
+                .starts_with("{ transport.name = \"dctcp\", fabric.switch.ecn_threshold = \"")
+        );
+    }
+
+    #[test]
+    fn a_cancelled_search_says_so() {
+        let search = search(1);
+        search.cancel();
+        assert!(matches!(tune(&search, "dctcp"), Err(SearchError::Interrupted)));
+        let unknown = tune(&super::tests::search(1), "carrier-pigeon").unwrap_err().to_string();
+        assert!(unknown.contains("carrier-pigeon"), "{unknown}");
+    }
+}
