@@ -1,6 +1,7 @@
 //! The command line.
 
 use std::path::PathBuf;
+use std::time::Duration;
 
 use clap::{Parser, Subcommand, ValueEnum};
 use rackweave_lab::sweep::Shard;
@@ -124,6 +125,10 @@ pub(crate) struct RunArgs {
     /// Threads for each point of 256 hosts or more, if --explain says so. Results are the same.
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..))]
     pub(crate) threads: u16,
+    /// End each point after this time of the clock, such as 60s: it counts as unfinished, and its
+    /// numbers depend on the machine.
+    #[arg(long, value_name = "TIME", value_parser = point_limit)]
+    pub(crate) point_limit: Option<Duration>,
     /// Directory for the results (default: out/NAME).
     #[arg(long, value_name = "DIR")]
     pub(crate) out: Option<PathBuf>,
@@ -146,6 +151,16 @@ pub(crate) struct RunArgs {
     /// Print neither a progress bar nor a table.
     #[arg(long, short)]
     pub(crate) quiet: bool,
+}
+
+/// Reads a time above zero, such as `60s`.
+fn point_limit(text: &str) -> Result<Duration, String> {
+    let span: rackweave_core::Span =
+        text.parse().map_err(|_| "not a time such as 60s".to_owned())?;
+    if span == rackweave_core::Span::ZERO {
+        return Err("a point needs some time".to_owned());
+    }
+    Ok(Duration::from_secs_f64(span.as_secs_f64()))
 }
 
 /// Search the parameters of a transport that suit a scenario best.

@@ -8,6 +8,7 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use rackweave_lab::results::WaitingMessage;
 
 /// The time until the first line of progress where there is no terminal, and the longest time between two lines: short runs print
 /// none, and a run of a day some hundred.
@@ -127,8 +128,11 @@ fn simulated(now: &rackweave_lab::Progress, events_per_second: f64) -> String {
         (1, n) => format!(", waits for the last {n} messages"),
         (points, n) => format!(", {points} points wait for their last {n} messages"),
     };
+    let longest = now
+        .longest
+        .map_or_else(String::new, |longest| format!(" ({})", WaitingMessage::of(&longest).text()));
     format!(
-        "{}/{} points, {:.1} M events/s, {} messages, {:.1} ms simulated{waiting}",
+        "{}/{} points, {:.1} M events/s, {} messages, {:.1} ms simulated{waiting}{longest}",
         now.points_done,
         now.points,
         events_per_second / 1e6,

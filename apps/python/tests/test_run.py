@@ -1,6 +1,7 @@
 """Running scenarios in this process: inputs, frames, files, progress, interruptions, notebooks."""
 
 import ast
+import io
 import json
 import os
 import pathlib
@@ -10,6 +11,7 @@ import sys
 import tempfile
 import threading
 import unittest
+from unittest import mock
 
 import rackweave
 from common import CLOCKS, SMALL, files, needs, small
@@ -293,6 +295,20 @@ class Control(unittest.TestCase):
         )
         self.assertIn("0/1 points", run("True").stderr)
         self.assertEqual(run("None").stderr, "")
+
+
+class Lines(unittest.TestCase):
+    def test_long_runs_print_lines_off_a_terminal(self):
+        from rackweave import _progress
+
+        now = 100.0
+        with mock.patch.object(_progress.time, "monotonic", lambda: now), mock.patch("sys.stderr", io.StringIO()) as stderr:
+            shown = _progress.reporter(None)
+            for now in range(101, 141):
+                shown(1, 3, 0.5, 10, 7, 2000.0)
+            shown.close()
+        # After 10 seconds, and 20 later.
+        self.assertEqual(stderr.getvalue().splitlines(), [" 50%  1/3 points, 7 messages, 2.0 ms simulated, 0 M events"] * 2)
 
 
 class Stubs(unittest.TestCase):

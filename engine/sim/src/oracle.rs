@@ -193,8 +193,8 @@ impl<'a> Oracle<'a> {
             self.events += 1;
             if self.events.is_multiple_of(1024) {
                 self.publish(control);
-                if control.cancel.load(Ordering::Relaxed) {
-                    break End::Cancelled;
+                if let Some(end) = control.end() {
+                    break end;
                 }
             }
         };
@@ -478,6 +478,8 @@ impl<'a> Oracle<'a> {
             circuits: Vec::new(),
             capture_names: Vec::new(),
             capture: Vec::new(),
+            waiting: Vec::new(),
+            backlog: None,
             peak_packets: 0,
             verified_messages: 0,
         }

@@ -20,6 +20,55 @@ pub enum End {
     PacketLimit,
     /// The caller cancelled it.
     Cancelled,
+    /// The load exceeds what the network carries: the bytes of unfinished messages grew with time, and the last measured message may never
+    /// end.
+    Overloaded,
+    /// Measured messages waited 200 times as long as all of them took to start.
+    Starved,
+    /// The caller ended it after some time of its own clock: what it has depends on the machine.
+    PointLimit,
+}
+
+/// How the bytes of unfinished messages grew.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Deserialize, serde::Serialize))]
+pub struct Backlog {
+    /// The time from which on they were observed.
+    pub since: Time,
+    /// The least bytes in the first part of that time.
+    pub from_bytes: u64,
+    /// The least bytes in the last part.
+    pub to_bytes: u64,
+}
+
+/// A measured message for which a run waits, or waited when it ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Deserialize, serde::Serialize))]
+pub struct Waiting {
+    /// Its stream.
+    pub stream: u16,
+    /// The host that started it.
+    pub src: HostId,
+    /// The other end.
+    pub dst: HostId,
+    /// Its length.
+    pub bytes: u64,
+    /// The bytes that had not arrived, with those of the response; `None` in a run that is divided into windows, which does not count
+    /// them by message.
+    pub left: Option<u64>,
+    /// When it started.
+    pub since: Time,
+}
+
+impl Waiting {
+    /// The most messages that are named.
+    pub const MOST: usize = 8;
+
+    /// Keeps the messages that have waited longest.
+    pub(crate) fn longest(all: &mut Vec<Self>) {
+        all.sort_unstable_by_key(|it| (it.since, it.src, it.dst, it.bytes));
+        all.truncate(Self::MOST);
+    }
 }
 
 /// A transport's measurements of the round trip between two hosts.
@@ -106,6 +155,10 @@ pub struct RunResult<H = Header> {
     pub capture_names: Vec<String>,
     /// The captured packets of all interfaces, in the order in which they were sent.
     pub capture: Vec<Captured<H>>,
+    /// Measured messages that were unfinished at the end: the ones that had waited longest.
+    pub waiting: Vec<Waiting>,
+    /// How the bytes of unfinished messages grew, if the run ended because of it.
+    pub backlog: Option<Backlog>,
     /// Most packets in the network at one time.
     pub peak_packets: u64,
     /// Messages whose bytes were checked; 0 unless [`crate::config::MeasureConfig::verify`] is set.
@@ -136,6 +189,8 @@ impl<H> RunResult<H> {
             circuits: self.circuits,
             capture_names: self.capture_names,
             capture: Vec::new(),
+            waiting: self.waiting,
+            backlog: self.backlog,
             peak_packets: self.peak_packets,
             verified_messages: self.verified_messages,
         };

@@ -10,6 +10,7 @@ use rackweave_workload::{Generator, Pattern};
 use serde::Serialize;
 
 use crate::estimate::Load;
+use crate::offered::Offered;
 use crate::report::number::{bytes, short};
 use crate::results::plain;
 use crate::scenario::{PointSpec, Scenario};
@@ -67,6 +68,8 @@ pub struct Explanation {
     pub simulated_us: Option<f64>,
     /// The background streams, in words.
     pub background: Vec<String>,
+    /// The load that is offered to each tier of links; `None` if no stream has a rate.
+    pub offered: Option<Offered>,
     /// The parameters that follow from the fabric or that the transports' papers name.
     pub parameters: Vec<Parameter>,
     /// Why the run will take longer than one would think.
@@ -167,6 +170,7 @@ impl Explanation {
             started_us: started.map(Span::as_us_f64),
             simulated_us: simulated.map(Span::as_us_f64),
             background: beside.iter().map(|(stream, volume)| described(stream, volume)).collect(),
+            offered: Offered::of(point),
             parameters: point.parameters.clone(),
             warning,
             one_thread: one_thread(point),
@@ -191,6 +195,13 @@ impl Explanation {
         if !set.is_empty() {
             lines.push(set.join(", "));
         }
+        lines.extend(self.lines());
+        lines.join("\n")
+    }
+
+    /// The lines of its text.
+    fn lines(&self) -> Vec<String> {
+        let mut lines = Vec::new();
         let mut line = |name: &str, text: String| lines.push(format!("  {name:<13} {text}"));
         line(
             "fabric",
@@ -235,6 +246,10 @@ impl Explanation {
         for stream in &self.background {
             line("beside them", stream.clone());
         }
+        if let Some(offered) = &self.offered {
+            offered.lines().into_iter().for_each(|text| line("offered", text));
+            offered.warnings().for_each(|text| line("warning", text));
+        }
         if let (Some(hops), Some(cpu), Some(memory)) =
             (self.packet_hops, self.cpu_s, self.memory_bytes)
         {
@@ -251,7 +266,7 @@ impl Explanation {
         if let Some(warning) = &self.warning {
             line("warning", warning.clone());
         }
-        lines.join("\n")
+        lines
     }
 }
 
@@ -260,7 +275,7 @@ impl Scenario {
     #[must_use]
     pub fn explain(&self) -> String {
         let explained: Vec<Explanation> = self.points.iter().map(Explanation::of).collect();
-        let points: Vec<String> = explained.iter().map(Explanation::to_text).collect();
+        let points = points_text(&explained);
         let total = total(&explained);
         let head = match self.points.len() {
             1 => format!("{}: one run, seed {}", self.name, self.seed),
@@ -271,8 +286,26 @@ impl Scenario {
         for warning in self.unsuitable() {
             after += &format!("warning: {warning}\n");
         }
-        let points = points.join("\n\n");
         format!("{head}\n\n{points}\n{total}\n{after}\n# With all defaults:\n\n{resolved}")
+    }
+
+    /// Says which links are offered what they hardly carry, or more, a line for each, with the number of such points.
+    #[must_use]
+    pub fn overload(&self) -> Vec<String> {
+        let mut lines: Vec<(String, usize)> = Vec::new();
+        let offered = self.points.iter().filter_map(Offered::of);
+        for line in offered.flat_map(|it| it.warnings().collect::<Vec<_>>()) {
+            match lines.iter_mut().find(|(known, _)| *known == line) {
+                Some((_, points)) => *points += 1,
+                None => lines.push((line, 1)),
+            }
+        }
+        let all = self.points.len();
+        let line = |(line, points): (String, usize)| match points {
+            _ if all == 1 => line,
+            points => format!("{points} of {all} points: {line}"),
+        };
+        lines.into_iter().map(line).collect()
     }
 
     /// Why points use one thread: a line for each reason.
@@ -320,6 +353,42 @@ impl Scenario {
         facts.extend(self.unsuitable().into_iter().map(|told| ("Unsuitable".into(), told)));
         facts
     }
+}
+
+/// Returns the text of points: of several, first the lines that all have, then those of each that differ.
+fn points_text(points: &[Explanation]) -> String {
+    if let [only] = points {
+        return only.to_text();
+    }
+    let mut all: Vec<(String, Vec<String>)> = points
+        .iter()
+        .map(|point| {
+            let lines = point.lines();
+            let text = point.to_text();
+            let head = text.split('\n').next().unwrap_or_default().to_owned();
+            (head, lines)
+        })
+        .collect();
+    let Some((_, first)) = all.first() else { return String::new() };
+    let is_common = |line: &&String| all.iter().all(|(_, lines)| lines.contains(line));
+    let common: Vec<String> = first.iter().filter(is_common).cloned().collect();
+    for (_, lines) in &mut all {
+        lines.retain(|line| !common.contains(line));
+    }
+    // Points that differ in a seed only, for instance, are alike.
+    let mut groups: Vec<(Vec<String>, Vec<String>)> = Vec::new();
+    for (head, lines) in all {
+        match groups.iter_mut().find(|(_, others)| *others == lines) {
+            Some((heads, _)) => heads.push(head),
+            None => groups.push((vec![head], lines)),
+        }
+    }
+    let group = |(heads, lines): &(Vec<String>, Vec<String>)| {
+        let lines = lines.iter().map(|line| format!("\n{line}")).collect::<String>();
+        format!("{}{lines}", heads.join("\n"))
+    };
+    let groups: Vec<String> = groups.iter().map(group).collect();
+    format!("all runs\n{}\n\n{}", common.join("\n"), groups.join("\n"))
 }
 
 /// Returns the estimate for all runs of a sweep; empty for a single run.

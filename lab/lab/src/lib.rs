@@ -46,6 +46,7 @@ mod estimate;
 pub mod explain;
 pub mod list;
 mod null;
+pub mod offered;
 pub mod output;
 mod parameters;
 #[cfg(feature = "parquet")]

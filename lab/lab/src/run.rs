@@ -2,14 +2,17 @@
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, Instant};
 
 use rackweave_core::Time;
-use rackweave_sim::result::{End, RunResult};
+use rackweave_sim::result::{End, RunResult, Waiting};
 use rackweave_sim::{BuildError, Control, Threads};
 use rayon::prelude::*;
 
 use crate::error::OutputError;
+use crate::results::end_name;
 use crate::results::{Capture, MissingPoint, PointFailure, PointResult, Results};
 use crate::scenario::{PointSpec, Scenario};
 use crate::study::{Setting, Study, StudyError};
@@ -25,6 +28,9 @@ pub struct Batch {
     cancelled: AtomicBool,
     /// The most threads for each point.
     threads: u32,
+    /// The most time of the machine's clock for each point, and when those began that run.
+    point_limit: Option<Duration>,
+    began: Vec<Mutex<Option<Instant>>>,
 }
 
 /// The progress of a batch.
@@ -47,6 +53,8 @@ pub struct Progress {
     pub waiting_for: u64,
     /// The lowest simulated time among the points that are running.
     pub simulated: Time,
+    /// The message for which a point has waited longest; `None` if none waits, or the run has several threads.
+    pub longest: Option<Waiting>,
 }
 
 /// Why a batch cannot be run.
@@ -84,7 +92,9 @@ impl Batch {
     pub fn new(scenario: Scenario) -> Self {
         let controls = scenario.points.iter().map(|_| Control::default()).collect();
         let done = scenario.points.iter().map(|_| AtomicBool::new(false)).collect();
-        Self { scenario, controls, done, cancelled: AtomicBool::new(false), threads: 1 }
+        let began = scenario.points.iter().map(|_| Mutex::default()).collect();
+        let cancelled = AtomicBool::new(false);
+        Self { scenario, controls, done, cancelled, threads: 1, point_limit: None, began }
     }
 
     /// Runs each point on up to this number of threads, at least 1. The results are the same; which points use one thread in any case
@@ -92,6 +102,23 @@ impl Batch {
     #[must_use]
     pub fn with_threads(self, threads: u32) -> Self {
         Self { threads: threads.max(1), ..self }
+    }
+
+    /// Ends each point after this time of the machine's clock, with the results that it has so far: what these are depends on the machine
+    /// and its load. Such points are not stored as finished.
+    #[must_use]
+    pub fn with_point_limit(self, limit: Option<Duration>) -> Self {
+        Self { point_limit: limit, ..self }
+    }
+
+    /// Ends the points whose time is over.
+    fn expire(&self, limit: Duration) {
+        for (control, began) in self.controls.iter().zip(&self.began) {
+            let began = *began.lock().unwrap_or_else(PoisonError::into_inner);
+            if began.is_some_and(|began| began.elapsed() >= limit) {
+                control.expire.store(true, Ordering::Relaxed);
+            }
+        }
     }
 
     /// The number of points to run at one time: one per core, or fewer if each of them uses several threads.
@@ -141,10 +168,15 @@ impl Batch {
                 progress.points_done += 1;
                 shares += 1.0;
             } else if wanted > 0 {
-                if started == wanted {
+                let waiting = control.waiting.lock().unwrap_or_else(PoisonError::into_inner);
+                if started == wanted || !waiting.is_empty() {
                     progress.waiting += 1;
-                    progress.waiting_for += wanted.saturating_sub(finished);
+                    progress.waiting_for += started.saturating_sub(finished);
                 }
+                let longest = progress.longest.into_iter().chain(waiting.first().copied());
+                progress.longest = longest.min_by_key(|it| it.since);
+                // For the next call.
+                control.ask.store(true, Ordering::Relaxed);
                 // The time limit may come first, if messages do not end.
                 let measure = &spec.config.measure;
                 let end = measure.until().min(Time::ZERO + measure.time_limit);
@@ -194,7 +226,7 @@ impl Batch {
             }
             let simulate = |spec: &_, control: &_| self.run_transports(spec, control);
             let end = self.run_point(index, &simulate)?;
-            if !matches!(end, PointEnd::Cancelled) {
+            if !matches!(end, PointEnd::Cancelled) && !end.depends_on_the_machine() {
                 store.put(spec, &sweep::encode(spec, &end, peak_rss_bytes())?)?;
             }
             Ok(end)
@@ -226,20 +258,38 @@ impl Batch {
         jobs: Option<usize>,
         run: impl Fn(usize) -> Result<PointEnd, RunError> + Sync,
     ) -> Result<Results, RunError> {
-        let began = std::time::Instant::now();
+        let began = Instant::now();
         let jobs = self.jobs(jobs);
         let pool = rayon::ThreadPoolBuilder::new()
             .num_threads(jobs)
             .build()
             .map_err(|error| RunError::Threads { jobs, message: error.to_string() })?;
-        let ends: Result<Vec<PointEnd>, RunError> = pool.install(|| {
+        let run_all = || -> Result<Vec<PointEnd>, RunError> {
             let all = (0..self.scenario.points.len()).into_par_iter().with_max_len(1);
             all.map(|index| {
+                let set_began =
+                    |to| *self.began[index].lock().unwrap_or_else(PoisonError::into_inner) = to;
+                set_began(Some(Instant::now()));
                 let end = run(index);
+                set_began(None);
                 self.done[index].store(true, Ordering::Relaxed);
                 end
             })
             .collect()
+        };
+        let ends = std::thread::scope(|scope| {
+            let (stop, stopped) = channel::<()>();
+            if let Some(limit) = self.point_limit {
+                let period = (limit / 10).min(Duration::from_millis(100));
+                scope.spawn(move || {
+                    while stopped.recv_timeout(period) == Err(RecvTimeoutError::Timeout) {
+                        self.expire(limit);
+                    }
+                });
+            }
+            let ends = pool.install(run_all);
+            drop(stop);
+            ends
         });
         Ok(self.results(ends?, began.elapsed().as_secs_f64()))
     }
@@ -382,6 +432,13 @@ pub enum PointEnd {
     Failed(PointFailure),
     /// It was stopped, or not started.
     Cancelled,
+}
+
+impl PointEnd {
+    /// Returns whether the clock of the machine ended it.
+    fn depends_on_the_machine(&self) -> bool {
+        matches!(self, Self::Finished(point) if point.summary.end == end_name(End::PointLimit))
+    }
 }
 
 fn panic_message(panic: &(dyn std::any::Any + Send)) -> String {

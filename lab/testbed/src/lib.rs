@@ -264,6 +264,7 @@ impl Testbed {
             simulated: Time::from_ticks(now),
             waiting: 0,
             waiting_for: 0,
+            longest: None,
         }
     }
 

@@ -35,6 +35,27 @@ class _Terminal:
             sys.stderr.flush()
 
 
+class _Lines:
+    """Lines where there is no terminal, as the command prints them: after 10 seconds, then each time after twice as long, up to 10
+    minutes."""
+
+    def __init__(self) -> None:
+        self.period = 10.0
+        self.due = time.monotonic() + self.period
+
+    def __call__(self, *numbers: Any) -> None:
+        now = time.monotonic()
+        if now < self.due:
+            return
+        sys.stderr.write(_text(*numbers) + "\n")
+        sys.stderr.flush()
+        self.period = min(self.period * 2, 600.0)
+        self.due = now + self.period
+
+    def close(self) -> None:
+        pass
+
+
 class _Notebook:
     """A progress element below the cell, which is finally emptied."""
 
@@ -90,7 +111,7 @@ def _notebook() -> Optional[Any]:
 
 
 def reporter(progress: "Union[bool, Callback, None]") -> Any:
-    """Returns what shows progress. ``None`` shows it if a person is watching: in a notebook, or if stderr is a terminal."""
+    """Returns what shows progress. ``None`` shows it in a notebook, on a terminal, and in lines elsewhere, which short runs do not print."""
     if callable(progress):
         return _Custom(progress)
     if progress is False:
@@ -100,4 +121,4 @@ def reporter(progress: "Union[bool, Callback, None]") -> Any:
         return _Notebook(display)
     if progress or sys.stderr.isatty():
         return _Terminal()
-    return _Silent()
+    return _Lines()

@@ -37,7 +37,7 @@ def run(
         The number of threads for each point of 256 hosts or more, at least 1. The results are the same. ``explain`` says which points can use
         several.
     progress
-        Whether to show progress; by default in notebooks and if stderr is a terminal. A function is called a few times per second with
+        Whether to show progress; by default in notebooks and on a terminal, and in a line now and then elsewhere. A function is called a few times per second with
         ``(points_done, points, fraction, events, messages, simulated_us)``.
 
     Returns

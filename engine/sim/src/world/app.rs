@@ -8,13 +8,13 @@
 use std::collections::{BTreeSet, VecDeque};
 
 use rackweave_core::{
-    Event, FailReason, HostId, Kind, MessageId, Open, Refused, Slice, StreamEvent, Submit, Time,
-    Transport as _, frame,
+    Event, FailReason, HostId, Kind, MessageId, Open, Refused, Slice, Span, StreamEvent, Submit,
+    Time, Transport as _, frame,
 };
 use rackweave_workload::Generator;
 use rackweave_workload::app::{
     Action, App, AppConfig, AppStream, Collector, CollectorConfig, Direction, MessageEnd,
-    MessageKey, MessageRecord, OneWayEnd, Origin, Record, RecordId, WireIds,
+    MessageKey, MessageRecord, MessageStart, OneWayEnd, Origin, Record, RecordId, WireIds,
 };
 
 use super::timeline::Timeline;
@@ -22,7 +22,7 @@ use super::windows::{Division, Windows};
 use super::{World, wake};
 use crate::config::{MeasureConfig, StreamConfig};
 use crate::model::Model;
-use crate::result::{MeasuredRoundTrip, TransportRecovery};
+use crate::result::{MeasuredRoundTrip, TransportRecovery, Waiting};
 
 /// The smallest packet on a link: the reply to a data packet in a base round trip.
 const SMALLEST: u32 = frame::wire_bytes(0);
@@ -79,6 +79,12 @@ pub(super) struct Apps<'a> {
     ids: WireIds,
     /// For each host, the collector's ids of its messages, by [`MessageKey::slot`].
     records: Vec<Vec<RecordId>>,
+    /// So the payload bytes that have arrived, of runs that are not divided into windows.
+    arrived: Vec<Vec<u64>>,
+    /// The bytes of unfinished messages and their responses.
+    pub(super) backlog: u64,
+    /// Whether load goes on until all measured messages have ended.
+    pub(super) goes_on: bool,
     pub(super) collector: Collector,
     pub(super) timeline: Timeline,
     /// For a run in windows; messages then have other ids.
@@ -108,6 +114,7 @@ impl<'a> Apps<'a> {
         let has = |host: &HostId| division.as_ref().is_none_or(|division| division.has(*host));
         let total = streams.first().and_then(|(_, _, generator)| generator.total());
         let wanted = measure.messages.min(total.unwrap_or(u64::MAX));
+        let stops = streams.first().is_some_and(|(config, ..)| config.workload.stop < Span::MAX);
         let app = |host| {
             // The streams of other shards' hosts are there.
             let streams = streams.iter().filter(|_| has(&host));
@@ -147,6 +154,9 @@ impl<'a> Apps<'a> {
             early: BTreeSet::new(),
             ids: WireIds::new(hosts),
             records: vec![Vec::new(); apps.len()],
+            arrived: vec![Vec::new(); apps.len()],
+            backlog: 0,
+            goes_on: is_measured && total.is_none() && !measure.stop_load && !stops,
             has_channels: apps.first().is_some_and(App::has_channels),
             streams: streams.iter().map(|(config, instance, _)| (*config, *instance)).collect(),
             apps,
@@ -189,6 +199,32 @@ impl<'a> Apps<'a> {
             app.stop();
             self.collector.set_ended(host, app.has_ended(0));
         }
+    }
+
+    /// The bytes of a message and its response.
+    #[inline]
+    fn exchanged(&self, start: MessageStart) -> u64 {
+        let exchange = self.streams[usize::from(start.stream)].0.workload.exchange;
+        start.bytes + exchange.response_bytes(start.bytes).unwrap_or(0)
+    }
+
+    /// The measured messages that wait longest; none before all of them have started.
+    pub(super) fn waiting(&self) -> Vec<Waiting> {
+        let mut all = Vec::new();
+        if self.collector.started_until().is_none() && self.started() < self.progress().0 {
+            return all;
+        }
+        for (records, arrived) in self.records.iter().zip(&self.arrived) {
+            for (record, arrived) in records.iter().zip(arrived) {
+                let Some(start) = self.collector.waiting(*record) else { continue };
+                let MessageStart { stream, src, dst, bytes, at: since } = start;
+                let left = self.exchanged(start).saturating_sub(*arrived);
+                let left = self.windows.is_none().then_some(left);
+                all.push(Waiting { stream, src, dst, bytes, left, since });
+            }
+        }
+        Waiting::longest(&mut all);
+        all
     }
 
     /// When the last measured message ended.
@@ -376,16 +412,22 @@ impl<M: Model> World<'_, M> {
             Record::Started { key, start } => {
                 // Keys of one host increase.
                 let record = apps.collector.started(start, key.0);
+                apps.backlog += apps.exchanged(start);
                 let records = &mut apps.records[host.0 as usize];
-                match records.get_mut(key.slot()) {
-                    Some(known) => *known = record,
-                    None => records.push(record),
+                let arrived = &mut apps.arrived[host.0 as usize];
+                match (records.get_mut(key.slot()), arrived.get_mut(key.slot())) {
+                    (Some(known), Some(arrived)) => (*known, *arrived) = (record, 0),
+                    _ => {
+                        records.push(record);
+                        arrived.push(0);
+                    }
                 }
                 if let Some(windows) = &mut apps.windows {
                     windows.started(host, key);
                 }
             }
             Record::Ended { key, start, at, end, .. } => {
+                apps.backlog = apps.backlog.saturating_sub(apps.exchanged(start));
                 apps.collector.ended(apps.records[host.0 as usize][key.slot()], at, end);
                 if let Some(windows) = &mut apps.windows {
                     windows.forget(host, key);
@@ -572,7 +614,10 @@ impl<M: Model> World<'_, M> {
         }
         // The bytes of a response are counted under the response's own id.
         let (exchange, is_stream) = match apps.message(id) {
-            Some((exchange, _)) => (exchange, false),
+            Some((exchange, key)) => {
+                apps.arrived[exchange.client.0 as usize][key.slot()] += u64::from(slice.len);
+                (exchange, false)
+            }
             None => match apps.carrier(instance, id) {
                 Some(carrier) => (carrier, true),
                 None => return,

@@ -16,6 +16,7 @@ mod nodes;
 mod probe;
 mod processors;
 mod shards;
+mod steady;
 #[cfg(test)]
 mod stream_tests;
 #[cfg(test)]
@@ -25,8 +26,8 @@ mod windows;
 #[cfg(test)]
 mod work_tests;
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use rackweave_core::{HostId, RecoveryCounters, Time};
 use rackweave_switch::{Net, NetConfig, NetEvent};
@@ -36,7 +37,7 @@ use crate::build::{BuildError, check_faults, check_moves};
 use crate::config::{Fault, HostConfig, MeasureConfig, Move, StreamConfig};
 use crate::fabric::Fabric;
 use crate::model::Model;
-use crate::result::{End, RunResult};
+use crate::result::{Backlog, End, RunResult, Waiting};
 
 use app::Apps;
 use host::Hosts;
@@ -53,6 +54,12 @@ pub use windows::Division;
 pub struct Control {
     /// Set by the caller to end the run.
     pub cancel: AtomicBool,
+    /// Set by the caller to end the run with the results that it has so far.
+    pub expire: AtomicBool,
+    /// Set by the caller to have `waiting` filled again. (A run of several threads does not answer.)
+    pub ask: AtomicBool,
+    /// The measured messages that wait longest, once all have started.
+    pub waiting: Mutex<Vec<Waiting>>,
     /// Measured messages that have started.
     pub started: AtomicU64,
     /// Measured messages that have ended.
@@ -71,6 +78,9 @@ impl Default for Control {
     fn default() -> Self {
         Self {
             cancel: AtomicBool::default(),
+            expire: AtomicBool::default(),
+            ask: AtomicBool::default(),
+            waiting: Mutex::default(),
             started: AtomicU64::default(),
             finished: AtomicU64::default(),
             wanted: AtomicU64::default(),
@@ -82,6 +92,15 @@ impl Default for Control {
 }
 
 impl Control {
+    /// How the caller ends the run, if it does.
+    pub(crate) fn end(&self) -> Option<End> {
+        if self.cancel.load(Ordering::Relaxed) {
+            Some(End::Cancelled)
+        } else {
+            self.expire.load(Ordering::Relaxed).then_some(End::PointLimit)
+        }
+    }
+
     /// The usual limit of packets, which need about 5 GB.
     pub const PACKETS: u32 = 50_000_000;
 }
@@ -177,6 +196,9 @@ pub struct World<'a, M: Model> {
     flows: Option<Box<fluid::Flows<M::Group>>>,
     /// What the transports of crashed hosts had counted, by their index at each host.
     crashed: Vec<RecoveryCounters>,
+    /// Whether the backlog grows.
+    steady: steady::Steady,
+    backlog: Option<Backlog>,
 }
 
 impl<M: Model> std::fmt::Debug for World<'_, M> {
@@ -250,6 +272,8 @@ impl<'a, M: Model> World<'a, M> {
             probe: Probe::default(),
             flows: None,
             crashed: Vec::new(),
+            steady: steady::Steady::new(),
+            backlog: None,
         };
         world.start_probes();
         world.start_apps();
@@ -285,9 +309,12 @@ impl<'a, M: Model> World<'a, M> {
             if self.net.packets() > control.packet_limit {
                 break End::PacketLimit;
             }
+            if let Some(end) = self.without_steady_state(self.net.now(), self.apps.backlog) {
+                break end;
+            }
             self.publish(control);
-            if control.cancel.load(Ordering::Relaxed) {
-                break End::Cancelled;
+            if let Some(end) = control.end() {
+                break end;
             }
         };
         self.publish(control);
@@ -328,7 +355,22 @@ impl<'a, M: Model> World<'a, M> {
         self.is_done()
     }
 
+    /// Samples the backlog if that is due, and returns how the run ends if it has no steady state.
+    fn without_steady_state(&mut self, now: Time, backlog: u64) -> Option<End> {
+        if !self.apps.goes_on || !self.steady.is_due(now) {
+            return None;
+        }
+        self.steady.sample(now, backlog);
+        let (end, backlog) = self.steady.end(now, self.apps.collector.started_until()?)?;
+        self.backlog = Some(backlog).filter(|_| end == End::Overloaded);
+        Some(end)
+    }
+
     fn publish(&self, control: &Control) {
+        if control.ask.load(Ordering::Relaxed) && control.ask.swap(false, Ordering::Relaxed) {
+            let waiting = self.apps.waiting();
+            *control.waiting.lock().unwrap_or_else(PoisonError::into_inner) = waiting;
+        }
         control.started.store(self.apps.started(), Ordering::Relaxed);
         control.finished.store(self.apps.progress().1, Ordering::Relaxed);
         control.sim_time_ticks.store(self.net.now().ticks(), Ordering::Relaxed);

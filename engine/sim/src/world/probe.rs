@@ -6,7 +6,7 @@ use rackweave_switch::net::{LinkStats, MeterConfig};
 use super::{World, wake};
 use crate::config::TrafficPlace;
 use crate::model::Model;
-use crate::result::{End, RunResult};
+use crate::result::{End, RunResult, Waiting};
 
 /// What a run records besides messages.
 #[derive(Debug, Default)]
@@ -108,6 +108,15 @@ impl<M: Model> World<'_, M> {
         self.report_with(end, links)
     }
 
+    /// The measured messages that are unfinished and have waited longest.
+    pub(super) fn waiting(&self) -> Vec<Waiting> {
+        let mut waiting = self.apps.waiting();
+        for message in &mut waiting {
+            message.stream += self.first_stream;
+        }
+        waiting
+    }
+
     /// As [`World::report`], with the statistics of all links.
     pub(super) fn report_with(&mut self, end: End, links: Vec<LinkStats>) -> RunResult<M::Header> {
         let now = self.net.now();
@@ -140,6 +149,8 @@ impl<M: Model> World<'_, M> {
             circuits: self.net.circuits().to_vec(),
             capture_names: std::mem::take(&mut self.probe.names),
             capture: self.net.take_captures(),
+            waiting: self.waiting(),
+            backlog: self.backlog,
             peak_packets: match &self.apps.windows {
                 Some(windows) => windows.peak_packets,
                 None => self.net.peak_packets(),

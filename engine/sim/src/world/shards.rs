@@ -18,7 +18,7 @@ use super::timeline::Timeline;
 use super::windows::{Ended, Window};
 use super::{Control, World};
 use crate::model::Model;
-use crate::result::{End, MeasuredRoundTrip, RunResult, TransportRecovery};
+use crate::result::{End, MeasuredRoundTrip, RunResult, TransportRecovery, Waiting};
 
 /// How often a thread looks whether the others have arrived before it sleeps: some tens of microseconds. Waking a sleeping
 /// thread takes as long as a window of thousands of events, and a thread whose processor another program has taken is not to keep a second
@@ -132,7 +132,9 @@ struct Summary {
     failed: u64,
     packets: u64,
     events: u64,
+    backlog: u64,
     is_cancelled: bool,
+    is_expired: bool,
 }
 
 impl Summary {
@@ -150,7 +152,9 @@ impl Summary {
         failed: 0,
         packets: 0,
         events: 0,
+        backlog: 0,
         is_cancelled: false,
+        is_expired: false,
     };
 
     fn add(self, other: Self) -> Self {
@@ -168,7 +172,9 @@ impl Summary {
             failed: self.failed + other.failed,
             packets: self.packets + other.packets,
             events: self.events + other.events,
+            backlog: self.backlog + other.backlog,
             is_cancelled: self.is_cancelled || other.is_cancelled,
+            is_expired: self.is_expired || other.is_expired,
         }
     }
 }
@@ -207,6 +213,7 @@ struct Share<H> {
     captured: Vec<Captured<H>>,
     round_trips: Vec<MeasuredRoundTrip>,
     recovery: Vec<TransportRecovery>,
+    waiting: Vec<Waiting>,
     refused: u64,
     verified: u64,
 }
@@ -349,8 +356,16 @@ impl<M: Model> World<'_, M> {
                     return Ok(End::AllDone);
                 }
             }
-            if sum.is_cancelled {
-                return Ok(End::Cancelled);
+            if self.apps.goes_on && self.steady.is_due(reached) {
+                // What other shards had not received yet has ended messages meanwhile.
+                let now = meeting.sum(turn, number, self.summary(Sent::default(), control))?;
+                turn += 1;
+                if let Some(end) = self.without_steady_state_at(reached, now.backlog) {
+                    return Ok(end);
+                }
+            }
+            if sum.is_cancelled || sum.is_expired {
+                return Ok(if sum.is_cancelled { End::Cancelled } else { End::PointLimit });
             }
             let Some(next) = sum.next.filter(|_| !sum.is_idle) else {
                 self.net.advance(sum.now);
@@ -383,7 +398,9 @@ impl<M: Model> World<'_, M> {
             failed: sent.failed,
             packets: u64::from(self.net.packets()) + sent.packets,
             events: self.net.counters().events,
+            backlog: self.apps.backlog,
             is_cancelled: control.cancel.load(Ordering::Relaxed),
+            is_expired: control.expire.load(Ordering::Relaxed),
         }
     }
 
@@ -458,6 +475,7 @@ impl<M: Model> World<'_, M> {
             captured: self.net.take_captures(),
             round_trips: self.round_trips(),
             recovery: self.recovery(),
+            waiting: self.waiting(),
             refused: self.apps.refused,
             verified: self.apps.verified(),
             collector: self.apps.collector,
@@ -473,8 +491,9 @@ impl<M: Model> World<'_, M> {
     ) -> RunResult<M::Header> {
         let (mut links, mut counters, mut traffic) = (own, Counters::default(), self.net.metered());
         let (mut round_trips, mut verified) = (self.round_trips(), self.apps.verified());
-        let mut recovery = self.recovery();
+        let (mut recovery, mut waiting) = (self.recovery(), self.waiting());
         for share in shares {
+            waiting.extend(share.waiting);
             links.extend(share.links);
             counters.add(&share.counters);
             for (all, more) in traffic.iter_mut().zip(share.traffic) {
@@ -495,6 +514,7 @@ impl<M: Model> World<'_, M> {
         links.sort_unstable_by_key(|(link, _)| *link);
         // Each host is in one shard, which has its round trips in the order of peers.
         round_trips.sort_by_key(|trip| (trip.stream, trip.src));
+        Waiting::longest(&mut waiting);
         let links = links.into_iter().map(|(_, stats)| stats).collect();
         let result = self.report_with(end, links);
         counters.add(&result.counters);
@@ -503,6 +523,7 @@ impl<M: Model> World<'_, M> {
             traffic,
             round_trips,
             recovery,
+            waiting,
             verified_messages: verified,
             ..result
         }

@@ -15,7 +15,6 @@
 
 use std::collections::VecDeque;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 
 use rackweave_core::{HostId, MessageId, Span, Time};
 use rackweave_switch::fabric::Partition;
@@ -201,6 +200,16 @@ impl<M: Model> World<'_, M> {
         self.after_app(host);
     }
 
+    /// As [`World::without_steady_state`], at the end of a window; the run then ends there.
+    pub(super) fn without_steady_state_at(&mut self, reached: Time, backlog: u64) -> Option<End> {
+        if reached == Time::ZERO {
+            return None;
+        }
+        let end = self.without_steady_state(reached, backlog)?;
+        self.net.advance(reached);
+        Some(end)
+    }
+
     /// Handles the events of a window.
     pub(super) fn run_window(&mut self, window: Window) {
         self.net.set_window(window.last);
@@ -240,6 +249,10 @@ impl<M: Model> World<'_, M> {
                 self.net.advance(reached);
                 break End::AllDone;
             }
+            let backlog = self.apps.backlog;
+            if let Some(end) = self.without_steady_state_at(reached, backlog) {
+                break end;
+            }
             let Some(next) = self.net.next_due().filter(|_| !self.net.is_idle()) else {
                 break End::Stalled;
             };
@@ -260,8 +273,8 @@ impl<M: Model> World<'_, M> {
                 break End::PacketLimit;
             }
             self.publish(control);
-            if control.cancel.load(Ordering::Relaxed) {
-                break End::Cancelled;
+            if let Some(end) = control.end() {
+                break end;
             }
         }
     }

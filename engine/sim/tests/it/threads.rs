@@ -312,7 +312,7 @@ fn failures_and_refusals() {
         let result = on_any_threads(name, &config);
         let failed = |record: &&MessageRecord| matches!(record.outcome, Outcome::Failed(_));
         let failures = result.messages.iter().filter(failed).count();
-        assert!(failures > 20, "{name}: {failures} of {} failed", result.messages.len());
+        assert!(failures > 10, "{name}: {failures} of {} failed", result.messages.len());
     }
 }
 
@@ -418,4 +418,46 @@ fn a_cancelled_run_ends_on_all_threads() {
     control.cancel.store(true, std::sync::atomic::Ordering::Relaxed);
     let result = run_divided(&config, Threads::new(3), &control).unwrap();
     assert_eq!(result.end, End::Cancelled);
+}
+
+/// Load that exceeds the links of two receivers ends a run as overloaded, at the same time on any number of threads.
+#[test]
+fn overload() {
+    let fabric = long_fabric(fat_tree());
+    // The long ones wait for all others.
+    let pattern = poisson("W3", 0.2);
+    let transport = homa(&fabric, pattern.sizes().expect("they have some"));
+    let mut load = stream(transport, pattern);
+    load.workload.receivers = Some(0..2);
+    let mut config = config(fabric, vec![load]);
+    config.measure.messages = 5_000;
+    let divided = on_any_threads("overload", &config);
+    let whole = run(&config, &Control::default()).expect("a possible run");
+    for result in [divided, whole] {
+        assert_eq!(result.end, End::Overloaded);
+        assert!(result.ended_at < Time::ZERO + Span::from_ms(100), "{}", result.ended_at);
+        let backlog = result.backlog.expect("it grew");
+        assert!(backlog.to_bytes > backlog.from_bytes && !result.waiting.is_empty());
+    }
+}
+
+/// Messages that start in a time are measured, and the run waits for the last ones of all streams.
+#[test]
+fn a_measured_time_with_a_background_stream() {
+    let mut beside = stream(dctcp(), incast(None, 200_000));
+    beside.workload.start = Span::from_us(240);
+    let measured = stream(dctcp(), poisson("W2", 0.4));
+    let mut config = config(long_fabric(fat_tree()), vec![measured, beside]);
+    (config.measure.warmup, config.measure.duration) =
+        (Span::from_us(50), Some(Span::from_us(200)));
+    let result = on_any_threads("a time", &config);
+    as_without_windows("a time", &config, &result);
+    assert_eq!(result.end, End::AllDone);
+    let of = |stream| result.messages.iter().filter(move |message| message.stream == stream);
+    assert_eq!((of(1).count(), of(0).count() > 100), (15, true));
+    let last_start = of(0).map(|message| message.start).max().unwrap();
+    assert!(last_start < Time::ZERO + Span::from_us(250));
+    // 15 times 200 KB take 2.4 ms of the receiver's link.
+    assert!(result.ended_at > Time::ZERO + Span::from_ms(2));
+    assert!(result.messages.iter().all(|message| message.outcome != Outcome::Unfinished));
 }

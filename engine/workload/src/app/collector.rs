@@ -355,6 +355,19 @@ impl Collector {
         }
     }
 
+    /// When all measured messages had started; `None` before.
+    #[must_use]
+    pub fn started_until(&self) -> Option<Time> {
+        self.limit.map(|(until, ..)| until).filter(|_| self.have_started())
+    }
+
+    /// The start of a message that is or may be measured and has not ended.
+    #[must_use]
+    pub fn waiting(&self, id: RecordId) -> Option<MessageStart> {
+        let entry = self.open.get(id.slot as usize)?.as_ref()?;
+        (entry.serial == id.serial && entry.sent.is_none()).then_some(entry.start)
+    }
+
     /// Records that all hosts have reported all their events before this time.
     pub fn passed(&mut self, at: Time) {
         self.advance(at);

@@ -9,8 +9,9 @@ use rackweave_workload::{Pattern, WorkloadConfig};
 
 use super::stats::{self, Sample, Stats};
 use super::{
-    BusiestPort, Capture, Halves, MessageCounts, PointResult, PointSummary, QueueBytes,
-    RoundTripErrors, Spread, StreamSummary, TrafficSeries, capture_layout, end_name, naming,
+    BacklogGrowth, BusiestPort, Capture, Halves, MessageCounts, PointResult, PointSummary,
+    QueueBytes, RoundTripErrors, Spread, StreamSummary, TrafficSeries, WaitingMessage,
+    capture_layout, end_name, naming,
 };
 use crate::scenario::{PointSpec, Unfinished};
 use crate::study::StudySummary;
@@ -63,6 +64,12 @@ impl PointResult {
             events: counters.events,
             cpu_s,
             end: end_name(result.end),
+            waiting: result.waiting.iter().map(WaitingMessage::of).collect(),
+            backlog: result.backlog.map(|it| BacklogGrowth {
+                since_us: it.since.as_us_f64(),
+                from_bytes: it.from_bytes,
+                to_bytes: it.to_bytes,
+            }),
             by_size: stats::by_size(&main, &spec.size_buckets),
             simulated_us: result.ended_at.as_us_f64(),
             measured_us: result.measured.as_us_f64(),

@@ -13,7 +13,7 @@ use std::borrow::Cow;
 use rackweave_core::{Span, Time};
 use rackweave_sim::config::Circuits;
 use rackweave_sim::result::{
-    Captured, End, Goodput, LinkStats, MeasuredRoundTrip, MessageRecord, QueueSample,
+    Captured, End, Goodput, LinkStats, MeasuredRoundTrip, MessageRecord, QueueSample, Waiting,
 };
 use rackweave_transport::TransportConfig;
 use rackweave_wire::Header;
@@ -29,6 +29,7 @@ pub use self::remarks::{Remark, Weight};
 pub use self::schema::SUMMARY_SCHEMA;
 pub use self::seeds::{SeedSpread, StreamSpread};
 pub use self::stats::{CurvePoint, Range, SizeBucket, Stats, cdf, trunk_bytes};
+use crate::report::number;
 use crate::report::verdict::{self, StreamVerdict};
 use crate::scenario::{PointSpec, Scenario};
 use crate::study::{Listed, StudyDetail, StudySummary};
@@ -138,6 +139,12 @@ pub struct PointSummary {
     #[serde(deserialize_with = "named_end")]
     #[cfg_attr(test, schemars(schema_with = "schema::end"))]
     pub end: EndName,
+    /// The measured messages that were unfinished at the end and had waited longest, at most eight.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub waiting: Vec<WaitingMessage>,
+    /// How the bytes of unfinished messages grew, if the run ended as overloaded.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub backlog: Option<BacklogGrowth>,
     /// The slowdown by message size.
     pub by_size: Vec<SizeBucket>,
     /// The simulated time at the end of the run.
@@ -268,6 +275,63 @@ pub struct MessageCounts {
     pub unfinished: u64,
     /// The number of unfinished messages that percentiles leave out, as the scenario requires.
     pub left_out: u64,
+}
+
+/// A measured message that was unfinished when the run ended.
+#[derive(Clone, Copy, Debug, PartialEq, Deserialize, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+pub struct WaitingMessage {
+    /// Its stream; 0 is the measured one.
+    pub stream: u64,
+    /// The host that started it.
+    pub source: u64,
+    /// The other host.
+    pub destination: u64,
+    /// Its length.
+    pub bytes: u64,
+    /// The bytes that had not arrived, with those of the response; `None` where a run does not count them by message.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub left_bytes: Option<u64>,
+    /// When it started, in microseconds of simulated time.
+    pub since_us: f64,
+}
+
+impl WaitingMessage {
+    /// Returns what a run says of it.
+    #[must_use]
+    pub fn of(waiting: &Waiting) -> Self {
+        Self {
+            stream: waiting.stream.into(),
+            source: waiting.src.0.into(),
+            destination: waiting.dst.0.into(),
+            bytes: waiting.bytes,
+            left_bytes: waiting.left,
+            since_us: waiting.since.as_us_f64(),
+        }
+    }
+
+    /// Describes it: "host 3 to 0: 60.0 KB, 24.1 KB left, since 3.60 ms".
+    #[must_use]
+    pub fn text(&self) -> String {
+        let bytes = |bytes: u64| number::bytes(bytes as f64);
+        let left =
+            self.left_bytes.map_or_else(String::new, |left| format!(", {} left", bytes(left)));
+        let (source, destination) = (self.source, self.destination);
+        let since = number::micros(self.since_us);
+        format!("host {source} to {destination}: {}{left}, since {since}", bytes(self.bytes))
+    }
+}
+
+/// How the bytes of unfinished messages grew in a run that was overloaded.
+#[derive(Clone, Copy, Debug, PartialEq, Deserialize, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+pub struct BacklogGrowth {
+    /// The time from which on they were observed, in microseconds of simulated time.
+    pub since_us: f64,
+    /// The least bytes at first.
+    pub from_bytes: u64,
+    /// The least bytes at last.
+    pub to_bytes: u64,
 }
 
 /// The 99th percentile of the slowdown of the messages that started in the first and in the second half of the measured window. Where
@@ -571,14 +635,25 @@ pub(crate) const fn end_name(end: End) -> &'static str {
         End::Stalled => "stalled",
         End::PacketLimit => "packet limit",
         End::Cancelled => "cancelled",
+        End::Overloaded => "overloaded",
+        End::Starved => "starved",
+        End::PointLimit => "point limit",
     }
 }
 
 /// The name of an [`End`]. It has a name of its own because serde would otherwise borrow it from what it reads.
 pub type EndName = &'static str;
 
-const ENDS: [End; 5] =
-    [End::AllDone, End::TimeLimit, End::Stalled, End::PacketLimit, End::Cancelled];
+const ENDS: [End; 8] = [
+    End::AllDone,
+    End::TimeLimit,
+    End::Stalled,
+    End::PacketLimit,
+    End::Cancelled,
+    End::Overloaded,
+    End::Starved,
+    End::PointLimit,
+];
 
 /// Reads the name of an [`End`].
 fn named_end<'de, D: Deserializer<'de>>(deserializer: D) -> Result<EndName, D::Error> {

@@ -101,6 +101,21 @@ impl PointSummary {
             let millions = rackweave_sim::Control::PACKETS / 1_000_000;
             parts.push(format!("more than {millions} million packets were under way at once"));
         }
+        if let Some(growth) = &self.backlog {
+            let [from, to] =
+                [growth.from_bytes, growth.to_bytes].map(|it| number::bytes(it as f64));
+            let since = number::micros(growth.since_us);
+            parts.push(format!("unfinished messages grew from {from} to {to} since {since}"));
+        }
+        if let Some((first, more)) = self.waiting.split_first() {
+            let more = if more.is_empty() { "" } else { ", ..." };
+            parts.push(format!("waits for {}{more}", first.text()));
+        }
+        if self.end == end_name(End::PointLimit) {
+            parts.push(
+                "ended by --point-limit, so that the numbers depend on the machine".to_owned(),
+            );
+        }
         if parts.is_empty() && self.end == end_name(End::Stalled) {
             parts.push("the simulation ran out of events".into());
         }

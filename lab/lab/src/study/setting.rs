@@ -103,6 +103,8 @@ pub(super) fn computed(messages: Vec<MessageRecord>, end: End) -> RunResult {
         circuits: Vec::new(),
         capture_names: Vec::new(),
         capture: Vec::new(),
+        waiting: Vec::new(),
+        backlog: None,
         peak_packets: 0,
         verified_messages: 0,
     }

@@ -184,3 +184,69 @@ fn a_partial_report_says_so_and_how_all_of_it_is_run() {
     let stopped = batch.run(Some(1)).unwrap();
     assert_eq!((stopped.points.len(), stopped.summary.missing.len()), (0, 6));
 }
+
+/// Messages for two hosts that are more than their links: the long ones starve, the backlog grows, and the run ends long before its time
+/// limit. With half of it there is a steady state.
+#[test]
+fn overload_ends_a_run_and_says_for_what_it_waited() {
+    let run = |load: f64| {
+        let text = format!(
+            "fabric = {{ topology = 'single-switch', hosts = 8, host_link = '25 Gbps' }}\ntransport.name = 'homa'\n\
+             workload = {{ arrivals = 'poisson', sizes = 'W4', truncate = '1 MB', load = {load}, receivers = '0-1' }}\n\
+             measure.messages = 2000\n\
+             sweep.transport.name = ['homa', 'dctcp']\n"
+        );
+        let scenario = Scenario::parse("x.toml", &text, Path::new("."), &[], None).unwrap();
+        assert_eq!(scenario.overload().is_empty(), load < 0.3);
+        Batch::new(scenario).run(Some(1)).unwrap()
+    };
+    let results = run(0.4);
+    for point in &results.points {
+        let summary = &point.summary;
+        assert_eq!(summary.end, "overloaded", "{}: {:?}", point.label, summary.messages);
+        assert!(summary.simulated_us < 500e3, "{}", summary.simulated_us);
+        let growth = summary.backlog.unwrap();
+        assert!(growth.to_bytes > growth.from_bytes, "{growth:?}");
+        let first = summary.waiting.first().expect("messages wait");
+        assert!(first.left_bytes.unwrap() > 0, "{first:?}");
+        let warning = summary.warning().unwrap();
+        assert!(warning.contains("unfinished messages grew from"), "{warning}");
+        assert!(warning.contains("waits for host"), "{warning}");
+    }
+    // With half of it both end.
+    let steady = run(0.15);
+    assert_eq!(steady.warnings().collect::<Vec<_>>(), Vec::<String>::new());
+}
+
+/// The machine's clock ends a point, which then counts as unfinished.
+#[test]
+fn a_point_limit_ends_points_and_keeps_what_is_known() {
+    let text = "fabric = { topology = 'single-switch', hosts = 8 }\ntransport.name = 'dctcp'\n\
+                workload = { arrivals = 'poisson', sizes = 'W4', load = 0.5 }\n\
+                measure = { messages = 'unlimited', time_limit = '1000 s', sample_every = '0 s' }";
+    let scenario = Scenario::parse("x.toml", text, Path::new("."), &[], None).unwrap();
+    let limit = std::time::Duration::from_millis(300);
+    let results = Batch::new(scenario).with_point_limit(Some(limit)).run(Some(1)).unwrap();
+    let summary = &results.points[0].summary;
+    assert_eq!(summary.end, "point limit");
+    assert!(summary.messages.completed > 0);
+    let warning = summary.warning().unwrap();
+    assert!(warning.contains("ended by --point-limit"), "{warning}");
+    assert!(!summary.is_complete());
+}
+
+/// All lines that are alike are printed once.
+#[test]
+fn a_sweep_is_explained_in_few_lines() {
+    let text = "fabric = { topology = 'single-switch', hosts = 8 }\ntransport.name = 'dctcp'\n\
+                workload = { arrivals = 'poisson', sizes = 'W4', load = 0.5 }\nmeasure.messages = 100\n\
+                sweep = { workload.load = [0.3, 0.5, 0.99], seed = [1, 2, 3] }";
+    let scenario = Scenario::parse("x.toml", text, Path::new("."), &[], None).unwrap();
+    let text = scenario.explain();
+    let (points, _) = text.split_once("# With all defaults").unwrap();
+    assert_eq!(points.matches("longest path").count(), 1, "{points}");
+    assert_eq!(points.matches("workload.load = 0.3, seed").count(), 3, "{points}");
+    let overload = scenario.overload();
+    assert_eq!(overload.len(), 2, "{overload:?}");
+    assert!(overload[0].starts_with("3 of 9 points: offered by host 0: 1.0"), "{overload:?}");
+}

@@ -70,6 +70,8 @@ impl PointRun<'_> {
                 .map(|link| self.fabric.link_name(link))
                 .collect(),
             capture: Vec::new(),
+            waiting: Vec::new(),
+            backlog: None,
             peak_packets: 0,
             verified_messages: ends.clone().map(|end| end.verified).sum(),
         };

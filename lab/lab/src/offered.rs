@@ -1,0 +1,312 @@
+//! The load that a scenario offers to every tier of links, hosts and receivers, before it is run.
+//!
+//! It follows from the streams that have a rate: Poisson traffic, periodic traffic and incasts that recur. Headers and gaps of data
+//! count, and so do the packets that a transport sends back for them. Packets that are sent again do not. Load is spread evenly over
+//! the links of a tier, which per-flow paths do on average only.
+
+use std::ops::Range;
+
+use rackweave_core::frame;
+use rackweave_sim::Fabric;
+use rackweave_sim::config::{StreamConfig, Topology};
+use rackweave_workload::Pattern;
+use serde::Serialize;
+
+use crate::report::number::short;
+use crate::scenario::PointSpec;
+
+/// The share of a link from which on load has no steady state in practice: the choice is Rackweave's.
+const NEARLY_FULL: f64 = 0.95;
+
+/// The load that is offered to links.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Offered {
+    /// The load of each tier, from the hosts upwards.
+    pub tiers: Vec<Tier>,
+    /// The streams that have no rate, and add to this.
+    pub without_rate: Vec<String>,
+}
+
+/// The load of links that are alike, as shares of what they carry.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Tier {
+    /// Which links: "hosts send", "hosts receive", "leaves up", "leaves down", ...
+    pub links: &'static str,
+    /// The mean over all of them.
+    pub mean: f64,
+    /// The most at one of them.
+    pub most: f64,
+    /// Where that is: "host 0".
+    pub at: String,
+}
+
+/// Messages that senders start at a constant rate, each to one of the receivers other than itself.
+struct Flow {
+    senders: Range<u32>,
+    receivers: Range<u32>,
+    /// By each sender.
+    per_second: f64,
+    /// Bytes on the link from sender to receiver, and back, for a message with its response.
+    there: f64,
+    back: f64,
+}
+
+fn common(a: &Range<u32>, b: &Range<u32>) -> f64 {
+    f64::from(a.end.min(b.end).saturating_sub(a.start.max(b.start)))
+}
+
+fn length(range: &Range<u32>) -> f64 {
+    f64::from(range.end.saturating_sub(range.start))
+}
+
+impl Flow {
+    /// Of a stream; `None` if it has no rate.
+    fn of(stream: &StreamConfig, fabric: &Fabric) -> Option<Self> {
+        let workload = &stream.workload;
+        let all = 0..fabric.hosts();
+        let senders = workload.senders.clone().unwrap_or_else(|| all.clone());
+        let mut receivers = workload.receivers.clone().unwrap_or_else(|| all.clone());
+        let sizes = workload.pattern.sizes()?;
+        let per_second = match &workload.pattern {
+            Pattern::OpenLoop { .. } => {
+                1.0 / stream.mean_gap(fabric.host_rate()).ok().flatten()?.as_secs_f64()
+            }
+            Pattern::Periodic { rate, .. } => rate.0 as f64 / 8.0 / sizes.mean(),
+            Pattern::RecurringIncast {
+                senders: given,
+                receiver,
+                messages_per_sender,
+                every,
+                ..
+            } => {
+                receivers = receiver.map_or(receivers, |host| host.0..host.0 + 1);
+                let inside = if receiver.is_some() { common(&senders, &receivers) } else { 1.0 };
+                let others = (length(&senders) - inside).max(1.0);
+                let of_each = given.map_or(others, f64::from) * *messages_per_sender as f64;
+                of_each
+                    / every.as_secs_f64()
+                    / if receiver.is_some() { others } else { length(&senders) }
+            }
+            _ => return None,
+        };
+        let (framing, feedback) = (stream.transport.framing(), stream.transport.feedback());
+        let full = u64::from(framing.max_payload);
+        let data = |size: u64| framing.message_wire_bytes(size) as f64;
+        let answers = |size: u64| {
+            let answered = size.div_ceil(full).max(1).saturating_sub(feedback.free_bytes / full);
+            answered as f64 * feedback.packets * f64::from(frame::wire_bytes(0))
+        };
+        let response = |size| workload.exchange.response_bytes(size);
+        Some(Self {
+            senders,
+            receivers,
+            per_second,
+            there: sizes.mean_of(|size| data(size) + response(size).map_or(0.0, answers)),
+            back: sizes.mean_of(|size| answers(size) + response(size).map_or(0.0, data)),
+        })
+    }
+
+    /// Returns the bits in a second that leave a group of hosts, and that enter it. A group of one host has all of its own.
+    fn across(&self, group: &Range<u32>) -> [f64; 2] {
+        let outside = length(&self.receivers) - common(group, &self.receivers);
+        // Senders that receive too have one receiver less to choose from.
+        let both =
+            self.senders.start.max(self.receivers.start)..self.senders.end.min(self.receivers.end);
+        let (all, fewer) = (length(&self.receivers), length(&self.receivers) - 1.0);
+        let chosen = |senders_of: f64, both_of: f64, to: f64| {
+            let per = |others: f64| if others > 0.0 { to / others } else { 0.0 };
+            self.per_second * ((senders_of - both_of) * per(all) + both_of * per(fewer))
+        };
+        let (own, own_both) = (common(group, &self.senders), common(group, &both));
+        let out = chosen(own, own_both, outside);
+        let into = chosen(
+            length(&self.senders) - own,
+            length(&both) - own_both,
+            common(group, &self.receivers),
+        );
+        [out * self.there + into * self.back, into * self.there + out * self.back]
+            .map(|bytes| bytes * 8.0)
+    }
+}
+
+impl Offered {
+    /// Of a point; `None` if no stream has a rate.
+    #[must_use]
+    pub fn of(point: &PointSpec) -> Option<Self> {
+        let fabric = &point.fabric;
+        let (mut flows, mut without_rate) = (Vec::new(), Vec::new());
+        for stream in &point.config.streams {
+            match Flow::of(stream, fabric) {
+                Some(flow) => flows.push(flow),
+                None => without_rate.push(stream.workload.pattern.name().to_owned()),
+            }
+        }
+        if flows.is_empty() {
+            return None;
+        }
+        let mut tiers = Vec::new();
+        let mut add = |links: [&'static str; 2], name: &str, groups: Vec<Range<u32>>, bps: f64| {
+            let across = |group: &Range<u32>| {
+                let flows = flows.iter().map(|flow| flow.across(group));
+                flows.fold([0.0; 2], |sum, of| [sum[0] + of[0], sum[1] + of[1]])
+            };
+            let shares: Vec<[f64; 2]> =
+                groups.iter().map(|group| across(group).map(|of| of / bps)).collect();
+            for (nth, links) in links.into_iter().enumerate() {
+                let of = || shares.iter().map(|both| both[nth]);
+                let most = of().fold(0.0, f64::max);
+                let at = of().position(|share| share >= most * (1.0 - 1e-9)).unwrap_or(0);
+                let mean = of().sum::<f64>() / shares.len().max(1) as f64;
+                tiers.push(Tier { links, mean, most, at: format!("{name} {at}") });
+            }
+        };
+        let each = |of: u32| (0..fabric.hosts() / of).map(|nth| nth * of..(nth + 1) * of).collect();
+        add(["hosts send", "hosts receive"], "host", each(1), fabric.host_rate().0 as f64);
+        match fabric.config().topology {
+            Topology::Dumbbell { left, right, core_link, .. } => {
+                let sides = vec![0..left, left..left + right];
+                add(["core out", "core in"], "side", sides, core_link.0 as f64);
+            }
+            Topology::LeafSpine { hosts_per_leaf, spines, core_link, .. } => {
+                let bps = f64::from(spines) * core_link.0 as f64;
+                add(["leaves up", "leaves down"], "leaf", each(hosts_per_leaf), bps);
+            }
+            Topology::FatTree { k, aggregation_link, core_link, .. } => {
+                let half = f64::from(k) / 2.0;
+                let edge = half * aggregation_link.0 as f64;
+                add(["edges up", "edges down"], "edge", each(k / 2), edge);
+                let pod = half * half * core_link.0 as f64;
+                add(["pods up", "pods down"], "pod", each(k * k / 4), pod);
+            }
+            Topology::SingleSwitch { .. } | Topology::Pod(_) => {}
+        }
+        Some(Self { tiers, without_rate })
+    }
+
+    /// Returns the table's lines for a terminal, without their names.
+    pub(crate) fn lines(&self) -> Vec<String> {
+        let tier = |tier: &Tier| {
+            let [mean, most] = [tier.mean, tier.most].map(|share| short(share * 100.0));
+            let at =
+                if mean == most { String::new() } else { format!(", {most} % at {}", tier.at) };
+            format!("{} {mean} %{at}", tier.links)
+        };
+        let mut lines: Vec<String> = self
+            .tiers
+            .chunks(2)
+            .map(|both| both.iter().map(tier).collect::<Vec<_>>().join("; "))
+            .collect();
+        if !self.without_rate.is_empty() {
+            lines.push(format!("and what has no rate: {}", self.without_rate.join(", ")));
+        }
+        lines
+    }
+
+    /// Says which links are offered what they hardly carry, or more.
+    pub(crate) fn warnings(&self) -> impl Iterator<Item = String> {
+        let full = self.tiers.iter().filter(|tier| tier.most >= NEARLY_FULL);
+        full.map(|tier| {
+            let (at, times) = (&tier.at, short(tier.most));
+            let link = match tier.links {
+                "hosts send" => format!("offered by {at}: {times} times its link"),
+                "hosts receive" => format!("offered to {at}: {times} times its link"),
+                links => format!("offered to {links} at {at}: {times} times its links"),
+            };
+            format!(
+                "{link}; without a steady state the run ends as overloaded, or at its time limit"
+            )
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use super::*;
+    use crate::Batch;
+    use crate::scenario::Scenario;
+
+    fn scenario(text: &str) -> Scenario {
+        Scenario::parse("test.toml", text, Path::new("."), &[], None).unwrap()
+    }
+
+    fn offered(text: &str) -> Offered {
+        Offered::of(&scenario(text).points[0]).unwrap()
+    }
+
+    const LEAF: &str = "fabric = { topology = 'leaf-spine', leaves = 3, hosts_per_leaf = 4, spines = 2, host_link = '10 Gbps', core_link = '10 Gbps' }\n\
+        transport.name = 'TRANSPORT'\n\
+        workload = { arrivals = 'poisson', sizes = '30 KB', load = 0.3, exchange = 'EXCHANGE' }\n\
+        measure = { warmup = '2 ms', duration = '40 ms', sample_every = '0 s' }\n\
+        [[background]]\narrivals = 'incast'\nsizes = '10 KB'\nsenders = 6\nreceiver = 1\nevery = '200 us'\n";
+
+    /// The utilisation of the links of a run is what was offered to them. Per-flow paths are uneven, so that of a tier its mean is compared.
+    #[test]
+    fn links_carry_what_is_offered() {
+        for (transport, exchange) in
+            [("homa", "one-way"), ("homa", "rpc"), ("dctcp", "one-way"), ("dctcp", "rpc")]
+        {
+            let text = LEAF.replace("TRANSPORT", transport).replace("EXCHANGE", exchange);
+            let scenario = scenario(&text);
+            let Offered { tiers, .. } = Offered::of(&scenario.points[0]).unwrap();
+            let results = Batch::new(scenario).run(Some(1)).unwrap();
+            let links = &results.points[0].links;
+            let mean = |of: &dyn Fn(&str) -> bool| {
+                let of: Vec<f64> =
+                    links.iter().filter(|it| of(&it.name)).map(|it| it.utilisation).collect();
+                assert!(!of.is_empty());
+                of.iter().sum::<f64>() / of.len() as f64
+            };
+            let measured = [
+                mean(&|name| name.starts_with('h')),
+                mean(&|name| name.contains("->h")),
+                mean(&|name| name.starts_with("leaf") && name.contains("->spine")),
+                mean(&|name| name.starts_with("spine")),
+            ];
+            let names: Vec<&str> = tiers.iter().map(|tier| tier.links).collect();
+            assert_eq!(names, ["hosts send", "hosts receive", "leaves up", "leaves down"]);
+            for (tier, measured) in tiers.iter().zip(measured) {
+                let factor = tier.mean / measured;
+                assert!(
+                    (0.94..1.06).contains(&factor),
+                    "{transport} {exchange}: {tier:?} {measured}"
+                );
+            }
+            let busiest = links.iter().find(|it| it.name == "leaf0->h1").unwrap().utilisation;
+            assert_eq!(tiers[1].at, "host 1");
+            let factor = tiers[1].most / busiest;
+            assert!((0.93..1.07).contains(&factor), "{transport}: {:?} {busiest}", tiers[1]);
+        }
+    }
+
+    /// The trial's scenario: 40 times 256 KB to host 0 every 5 ms, of a link of 25 Gbps, are two thirds of it, and calls a third.
+    #[test]
+    fn overload_of_a_receiver_is_found_before_the_run() {
+        let text = "fabric = { topology = 'leaf-spine', leaves = 6, hosts_per_leaf = 16, spines = 2, host_link = '25 Gbps', oversubscription = 3 }\n\
+            transport.name = 'homa'\n\
+            workload = { arrivals = 'poisson', sizes = 'W2', exchange = 'rpc', load = 0.3 }\n\
+            [[background]]\narrivals = 'incast'\nsizes = '256 KB'\nsenders = 40\nreceiver = 0\nevery = '5 ms'\n";
+        let found = offered(text);
+        let warnings: Vec<String> = found.warnings().collect();
+        assert!(warnings[0].starts_with("offered to host 0: 1.08 times its link"), "{warnings:?}");
+        // 83 % of what all hosts send goes to other leaves, over a third of the capacity.
+        let up = found.tiers.iter().find(|tier| tier.links == "leaves up").unwrap();
+        assert!((0.9..1.0).contains(&up.mean), "{up:?}");
+        let less = text.replace("'5 ms'", "'8 ms'").replace("0.3", "0.2");
+        let less = offered(&less);
+        assert_eq!(less.warnings().count(), 0, "{less:?}");
+    }
+
+    #[test]
+    fn streams_without_a_rate_are_named() {
+        let text = LEAF
+            .replace("TRANSPORT", "tcp")
+            .replace("EXCHANGE", "one-way")
+            .replace("every = '200 us'", "start = '200 us'");
+        assert_eq!(offered(&text).without_rate, ["incast"]);
+        let only = "fabric = { topology = 'single-switch', hosts = 4 }\ntransport.name = 'tcp'\n\
+                    workload = { arrivals = 'permutation', sizes = '1 MB' }";
+        assert_eq!(Offered::of(&scenario(only).points[0]), None);
+    }
+}
