@@ -331,10 +331,10 @@ mod tests {
 
     #[test]
     fn a_cancelled_search_says_so() {
-        let search = search(1);
-        search.cancel();
-        assert!(matches!(tune(&search, "dctcp"), Err(SearchError::Interrupted)));
-        let unknown = tune(&super::tests::search(1), "carrier-pigeon").unwrap_err().to_string();
+        let cancelled = search(1);
+        cancelled.cancel();
+        assert!(matches!(tune(&cancelled, "dctcp"), Err(SearchError::Interrupted)));
+        let unknown = tune(&search(1), "carrier-pigeon").unwrap_err().to_string();
         assert!(unknown.contains("carrier-pigeon"), "{unknown}");
     }
 }
