@@ -65,6 +65,8 @@ pub(crate) enum Command {
     Switch(Box<SwitchArgs>),
     /// Search the parameters of a transport that suit a scenario best.
     Tune(TuneArgs),
+    /// Search the smallest buffer or the fewest uplinks that serve a scenario.
+    Size(SizeArgs),
     /// List transports, fabrics, workloads, scenarios or claims.
     List(ListArgs),
     /// A host of a testbed, started by `testbed`.
@@ -176,7 +178,7 @@ fn point_limit(text: &str) -> Result<Duration, String> {
     Exit codes: 0 done, 1 messages did not end, 2 wrong usage, 130 interrupted.")]
 pub(crate) struct TuneArgs {
     /// Scenario file, `-` for standard input, or a built-in one (`rackweave list scenarios`).
-    #[arg(value_name = "SCENARIO.toml")]
+    #[arg(value_name = "SCENARIO.toml", add = generate::scenarios())]
     pub(crate) scenario: String,
     /// Transports to search for, with commas.
     #[arg(long, value_name = "NAME", required = true, value_delimiter = ',')]
@@ -196,6 +198,50 @@ pub(crate) struct TuneArgs {
     /// Print no progress bar.
     #[arg(long, short)]
     pub(crate) quiet: bool,
+}
+
+/// Search the smallest buffer or the fewest uplinks that serve a scenario as well as the best fabric.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "Examples:\n  \
+    rackweave size buffer my.toml --transport homa,dctcp\n  \
+    rackweave size links my.toml --within 10\n\n\
+    Exit codes: 0 done, 2 wrong usage, or no messages to compare, 130 interrupted.")]
+pub(crate) struct SizeArgs {
+    /// What is to be small: the switches' `buffer` of each port, or the `links` above racks.
+    #[arg(value_name = "WHAT")]
+    pub(crate) what: WhatArg,
+    /// Scenario file, `-` for standard input, or a built-in one (`rackweave list scenarios`).
+    #[arg(value_name = "SCENARIO.toml", add = generate::scenarios())]
+    pub(crate) scenario: String,
+    /// Transports to search for, with commas (default: the scenario's).
+    #[arg(long, value_name = "NAME", value_delimiter = ',')]
+    pub(crate) transport: Vec<String>,
+    /// How much higher the 99th percentile of slowdown may be than on the best fabric, in percent.
+    #[arg(long, value_name = "PERCENT", default_value_t = 5, value_parser = clap::value_parser!(u16).range(1..=1000))]
+    pub(crate) within: u16,
+    /// Set a key, replacing its value in the file, or a sweep over it.
+    #[arg(long = "set", value_name = "KEY=VALUE")]
+    pub(crate) sets: Vec<String>,
+    /// Random seed (default: the scenario's).
+    #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = clap::value_parser!(u64).range(..=i64::MAX as u64))]
+    pub(crate) seed: Option<u64>,
+    /// Points to run in parallel (default: one per core).
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
+    pub(crate) jobs: Option<u16>,
+    /// Print only a JSON document on standard output.
+    #[arg(long)]
+    pub(crate) json: bool,
+    /// Print no progress bar.
+    #[arg(long, short)]
+    pub(crate) quiet: bool,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum WhatArg {
+    /// The smallest `fabric.switch.buffer`.
+    Buffer,
+    /// The largest `fabric.oversubscription`.
+    Links,
 }
 
 /// Combine the shards of a sweep into the results of one run.

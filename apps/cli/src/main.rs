@@ -25,6 +25,7 @@ mod run;
 #[cfg(feature = "hosts")]
 mod secret;
 mod shell;
+mod size;
 #[cfg(feature = "hosts")]
 mod switch;
 #[cfg(feature = "hosts")]
@@ -61,6 +62,7 @@ fn main() -> ExitCode {
         #[cfg(feature = "hosts")]
         Command::Switch(args) => switch::switch(&args),
         Command::Tune(args) => tune::tune(&args),
+        Command::Size(args) => size::size(&args),
         Command::List(args) => list(&args),
         Command::Compare(args) => compare::compare(&args),
         Command::Report(args) => report::report(&args),

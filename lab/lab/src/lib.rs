@@ -4,6 +4,7 @@
 //! - [`explain`]: the meaning and the cost of a run, without running it.
 //! - [`list`]: the scenarios, transports, patterns and size distributions that exist.
 //! - [`run`]: runs in the simulator, on all cores.
+//! - [`tune`] and [`size`]: searches for the parameters of a transport, and for the cheapest fabric.
 //! - [`sweep`]: sweeps whose points are run by several processes.
 //! - [`study`]: what points measure in addition to ordinary messages: files and images for many hosts, jobs, vectors,
 //!   plans of circuits.
@@ -57,6 +58,7 @@ pub mod results;
 pub mod run;
 pub mod scenario;
 pub mod search;
+pub mod size;
 pub mod study;
 pub mod sweep;
 pub mod tables;

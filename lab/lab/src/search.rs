@@ -11,7 +11,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use crate::error::ScenarioError;
 use crate::results::PointSummary;
 use crate::run::{Batch, Progress, RunError};
-use crate::scenario::{PointSpec, Scenario, ScenarioText, World};
+use crate::scenario::{Scenario, ScenarioText, World};
 
 /// The arguments of `--set` that make a variant of the scenario.
 pub type Variant = Vec<String>;
@@ -41,8 +41,8 @@ pub struct Search {
     jobs: Option<usize>,
     /// The batch that is running.
     batch: Mutex<Option<Arc<Batch>>>,
-    /// The results of each variant that was run.
-    known: Mutex<BTreeMap<Variant, Vec<PointSummary>>>,
+    /// The results of each transport in each variant that was run.
+    known: Mutex<BTreeMap<(String, Variant), Vec<PointSummary>>>,
     runs: AtomicUsize,
     cancelled: AtomicBool,
 }
@@ -81,26 +81,27 @@ impl Search {
         self.text.read(World::Simulator, &sets, self.seed)
     }
 
-    /// Runs those points of each variant that `wanted` selects, all in one batch, and returns what they measured in the order of the
-    /// variants and their points. A variant that was run before is not run again. Points in which the simulator fails are missing.
+    /// Runs the points of each variant that measure a transport, all in one batch, and returns what they measured in the order of the
+    /// variants and their points. Points that were run before are not run again. Points in which the simulator fails are missing.
     ///
     /// # Errors
     /// See [`SearchError`].
     pub fn run(
         &self,
         variants: &[Variant],
-        wanted: impl Fn(&PointSpec) -> bool,
+        transport: &str,
     ) -> Result<Vec<Vec<PointSummary>>, SearchError> {
+        let key = |variant: &Variant| (transport.to_owned(), variant.clone());
         let mut new: Vec<&Variant> = Vec::new();
         for variant in variants {
-            if !lock(&self.known).contains_key(variant) && !new.contains(&variant) {
+            if !lock(&self.known).contains_key(&key(variant)) && !new.contains(&variant) {
                 new.push(variant);
             }
         }
         let (mut all, mut owner) = (None::<Scenario>, Vec::new());
         for (index, variant) in new.iter().enumerate() {
             let mut scenario = self.read(variant)?;
-            scenario.points.retain(&wanted);
+            scenario.points.retain(|point| point.transport == transport);
             owner.extend(scenario.points.iter().map(|_| index));
             match &mut all {
                 None => all = Some(scenario),
@@ -123,10 +124,11 @@ impl Search {
             for point in results.points {
                 found[owner[point.index]].push(point.summary);
             }
-            lock(&self.known).extend(new.into_iter().cloned().zip(found));
+            lock(&self.known).extend(new.into_iter().map(key).zip(found));
         }
         let known = lock(&self.known);
-        Ok(variants.iter().map(|variant| known.get(variant).cloned().unwrap_or_default()).collect())
+        let of = |variant| known.get(&key(variant)).cloned().unwrap_or_default();
+        Ok(variants.iter().map(of).collect())
     }
 
     /// The number of points that were run to their end.

@@ -2,10 +2,10 @@
 //!
 //! The transport's list of rules says which keys vary, and the values to try ([`rackweave_scenario::derived::Grid`]), from the scenario's
 //! own values on. Coordinate descent: for each key in turn all its values are run with the best of the other keys, and the best becomes the
-//! new one if it is better by more than [`WORTH`]; a round that changes nothing is the last. These runs have an eighth of the messages. The
+//! new one if it is better by more than 1 %; a round that changes nothing is the last. These runs have an eighth of the messages. The
 //! best variants, and the scenario as it is, are then run in full, and the best of those is the result.
 //!
-//! Better is first fewer messages that did not end, then a goodput at most [`WORTH`] below the best, then a lower 99th percentile of
+//! Better is first fewer messages that did not end, then a goodput at most 1 % below the best, then a lower 99th percentile of
 //! slowdown: the geometric mean over the points, if the scenario sweeps something.
 
 use rackweave_scenario::derived::{Grid, Parameter};
@@ -129,7 +129,7 @@ impl Tuning<'_> {
         let values: Vec<Values> = values.into_iter().filter(runs).collect();
         let variants: Vec<Variant> =
             values.iter().map(|values| self.variant(values, in_full)).collect();
-        let found = self.search.run(&variants, |point| point.transport == self.transport)?;
+        let found = self.search.run(&variants, self.transport)?;
         let trials = values
             .into_iter()
             .zip(found)
@@ -186,7 +186,10 @@ fn candidates(key: &Parameter) -> Vec<String> {
 }
 
 /// Returns the arguments that make the scenario one of this transport, and its points.
-fn select(search: &Search, transport: &str) -> Result<(Variant, Scenario), ScenarioError> {
+pub(crate) fn select(
+    search: &Search,
+    transport: &str,
+) -> Result<(Variant, Scenario), ScenarioError> {
     let has = |scenario: &Scenario| scenario.points.iter().any(|p| p.transport == transport);
     let as_it_is = search.read(&[])?;
     if has(&as_it_is) {
@@ -307,12 +310,16 @@ mod tests {
     }
 
     fn search(jobs: usize) -> Search {
+        search_with(&[], jobs)
+    }
+
+    fn search_with(sets: &[String], jobs: usize) -> Search {
         let text = "fabric = { topology = 'single-switch', hosts = 8, switch.ecn_threshold = '65 packets' }\n\
                     transport.name = 'homa'\nmeasure = { messages = 6000 }\n\
                     workload = { arrivals = 'poisson', sizes = 'W3', load = 0.7 }";
         let text =
             ScenarioText { file: "x.toml".into(), text: text.into(), folder: PathBuf::from(".") };
-        Search::new(text, &[], None, Some(jobs))
+        Search::new(text, sets, None, Some(jobs))
     }
 
     #[test]
@@ -327,6 +334,16 @@ mod tests {
             one.case()
                 .starts_with("{ transport.name = \"dctcp\", fabric.switch.ecn_threshold = \"")
         );
+    }
+
+    /// Two transports of one sweep have the same variants.
+    #[test]
+    fn each_transport_of_a_sweep_has_its_own_results() {
+        let sweep = "sweep.transport.name=[\"homa\", \"dctcp\"]".to_owned();
+        let both = search_with(&[sweep], 2);
+        let (homa, dctcp) = (tune(&both, "homa").unwrap(), tune(&both, "dctcp").unwrap());
+        assert!(dctcp.runs > 2 && dctcp.before != homa.before, "{homa:?} {dctcp:?}");
+        assert_eq!(dctcp.before, tune(&search(2), "dctcp").unwrap().before);
     }
 
     #[test]

@@ -20,5 +20,6 @@ mod paths;
 mod reduce;
 mod reducing;
 mod rpc;
+mod size;
 mod switch;
 mod testbed;

@@ -1,0 +1,45 @@
+//! `rackweave size`.
+
+use std::process::Command;
+
+fn size(args: &[&str]) -> (i32, String, String) {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_rackweave"));
+    let output = command.arg("size").args(args).output().unwrap();
+    let text = |bytes: Vec<u8>| String::from_utf8(bytes).unwrap();
+    (output.status.code().unwrap(), text(output.stdout), text(output.stderr))
+}
+
+#[test]
+fn the_smallest_buffer_is_the_same_with_any_number_of_jobs() {
+    let json = |jobs| {
+        let args = ["buffer", "buffer-size", "--transport", "homa", "--json", "--jobs", jobs];
+        let (code, out, error) = size(&args);
+        assert_eq!(code, 0, "{error}");
+        out
+    };
+    assert_eq!(json("1"), json("3"));
+    let found: serde_json::Value = serde_json::from_str(&json("2")).unwrap();
+    let homa = &found["transports"][0];
+    let (least, enough) =
+        (homa["without_loss"].as_u64().unwrap(), homa["enough"].as_f64().unwrap());
+    assert!(enough <= least as f64, "{homa}");
+    let rows = homa["rows"].as_array().unwrap();
+    assert!(rows.iter().any(|row| row["is_good"] == false && row["drops"].as_u64() > Some(0)));
+}
+
+#[test]
+fn links_are_searched_for_each_transport_of_a_scenario() {
+    let (code, out, error) = size(&["links", "oversubscription", "--set", "measure.messages=2000"]);
+    assert_eq!(code, 0, "{error}");
+    let [homa, dctcp] = ["homa: ", "dctcp: "].map(|name| out.split_once(name).expect(&out).1);
+    assert!(!homa.starts_with("0 runs") && !dctcp.starts_with("0 runs"), "{out}");
+    assert_eq!(
+        out.matches("Tails within 5 % of those without oversubscription").count(),
+        2,
+        "{out}"
+    );
+    // A rate of the uplinks says the same in another way.
+    let (code, _, error) = size(&["links", "quickstart"]);
+    assert_eq!(code, 2);
+    assert!(error.contains("core_link"), "{error}");
+}
