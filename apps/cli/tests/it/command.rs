@@ -230,7 +230,12 @@ fn unfinished_messages_are_told_and_fail_the_run() {
         "measure={ time_limit = '10 ms' }",
     ]);
     assert_eq!(code(&output), 1, "{}", stderr(&output));
-    assert!(stderr(&output).contains(" 4 were unfinished at the end (time limit)"));
+    let expected = " 4 were unfinished at the end, waits for host 0 to ";
+    let errors = stderr(&output);
+    assert!(
+        errors.contains(expected) && errors.contains("left, since 0 ns, ... (time limit)"),
+        "{errors}"
+    );
     let summary: Value = serde_json::from_slice(&output.stdout).unwrap();
     let point = &summary["points"][0];
     assert_eq!(point["messages"]["unfinished"], 4);
@@ -263,20 +268,23 @@ fn unfinished_messages_can_be_left_out_and_then_a_time_limit_is_no_failure() {
     assert_eq!(point["by_size"][1]["count"], count("completed"));
     assert_eq!(point["end"], "time limit");
     let note = format!("{} of {} messages", count("unfinished"), count("started"));
-    assert!(printed.starts_with("note: homa") && printed.contains(&note), "{printed}");
+    assert!(printed.contains("\nnote: homa") && printed.contains(&note), "{printed}");
+    // Poisson arrivals at 90 % and the headers of these few messages are too much for one host.
+    assert!(printed.starts_with("warning: offered by host 0: 1.01 times its link"), "{printed}");
     let html = std::fs::read_to_string(place.path().join("out/small/report.html")).unwrap();
     assert!(html.contains("<dt>Left out</dt>"));
 
     let (code, printed, counted) = run("count", "40 ms");
     assert_eq!(code, 1);
-    assert!(printed.starts_with("warning: homa"), "{printed}");
+    assert!(printed.contains("\nwarning: homa"), "{printed}");
     assert_eq!(counted["messages"]["left_out"], 0);
     assert_eq!(counted["by_size"][1]["count"], counted["messages"]["started"]);
     assert_eq!(counted["messages"]["unfinished"], point["messages"]["unfinished"]);
     assert_eq!(counted["goodput_gbps"], point["goodput_gbps"]);
     // Only finished messages count; if there are none, there is no result.
     let (code, printed, _) = run("leave out", "4 ms");
-    assert!(code == 1 && printed.contains("unfinished at the end (time limit)"), "{printed}");
+    let is_told = printed.contains("unfinished at the end") && printed.contains("(time limit)");
+    assert!(code == 1 && is_told, "{printed}");
     let (code, printed, _) = run("leave out", "1001 us");
     assert!(code == 1 && printed.contains("no message started"), "{printed}");
 }

@@ -10,6 +10,7 @@ const PAGE: &str = include_str!("../../../../docs/recipes.md");
 fn shortened(text: &str) -> Vec<String> {
     let shorter = [
         ("[measure]\nmessages", "measure.messages=300"),
+        ("[measure]\nduration", "measure.duration='100 us'"),
         ("[workload.cast]", "workload.cast.files=['1 MB']"),
         ("[workload.image]", "workload.image.size='4 MiB'"),
         ("[workload.allreduce]", "workload.allreduce.size='100 KB'"),

@@ -4,7 +4,7 @@ use super::{Place, code, stderr, words};
 
 const JOBS: &str = r#"
 fabric = { topology = "single-switch", hosts = 5, host_link = "100 Mbps" }
-workload.reduce = { jobs = 2, workers = 3, size = "400 KB", map = "local", interval = "1 s" }
+workload.reduce = { jobs = 2, workers = 3, size = "400 KB", map = "local", interval = "3 s" }
 transport = { name = "reduce-switch", slots = 2048 }
 measure = { time_limit = "120 s" }
 "#;
