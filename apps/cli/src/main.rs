@@ -153,6 +153,8 @@ fn is_report(command: &Command) -> bool {
         | Command::Merge(_)
         | Command::Compare(_)
         | Command::Report(_)
+        | Command::Tune(_)
+        | Command::Size(_)
         | Command::Paper(_) => true,
         #[cfg(feature = "hosts")]
         Command::Testbed(_) | Command::Calibrate(_) | Command::Chaos(_) | Command::Rpc(_) => true,

@@ -23,8 +23,12 @@ pub(crate) fn size(args: &SizeArgs) -> miette::Result<u8> {
     let mut transports = args.transport.clone();
     if transports.is_empty() {
         transports = search.read(&[])?.points.into_iter().map(|point| point.transport).collect();
-        let mut seen = std::collections::BTreeSet::new();
-        transports.retain(|name| seen.insert(name.clone()));
+    }
+    let mut seen = std::collections::BTreeSet::new();
+    transports.retain(|name| seen.insert(name.clone()));
+    // What the last one lacks is known before the first is searched.
+    for transport in &transports {
+        size::check(&search, transport, need)?;
     }
     stop_on_ctrl_c(&search, Search::cancel)?;
     let mut all = Vec::new();
@@ -82,7 +86,7 @@ fn described(found: &Smallest, need: Need, within: u16) -> String {
         text += &format!(
             "  {:>16}  {:>6}  {:>7.3}  {:>7}  {:>10}{}\n",
             value(row, need),
-            number::short(row.p99),
+            format!("{:.3}", row.p99),
             row.goodput,
             number::grouped(row.drops),
             number::grouped(row.unfinished),
@@ -99,7 +103,22 @@ fn described(found: &Smallest, need: Need, within: u16) -> String {
         text +=
             &format!("  Not compared: {unmeasured} streams of points that measured no message.\n");
     }
-    let row = rows.iter().find(|row| row.value == *enough);
-    let enough = row.map_or_else(String::new, |row| value(row, need));
-    text + &format!("  Tails within {within} % of those {best}: {key} = {enough}\n\n")
+    let place = rows.iter().position(|row| row.value == *enough).unwrap_or(0);
+    text += &format!(
+        "  Tails within {within} % of those {best}: {key} = {}",
+        value(&rows[place], need)
+    );
+    text += match (place + 1 == rows.len(), need) {
+        (true, Need::Links) => ", and perhaps more: nothing above was tried\n",
+        (true, Need::Buffer) => ", the smallest that is tried\n",
+        (false, _) => "\n",
+    };
+    // A longer queue is not always the better one: it delays what comes behind it.
+    let lowest =
+        rows.iter().filter(|row| row.unfinished == 0).min_by(|a, b| a.p99.total_cmp(&b.p99));
+    if let Some(row) = lowest.filter(|row| row.p99 < 1.0 - f64::from(within) / 100.0) {
+        let (value, share) = (value(row, need), number::short(row.p99));
+        text += &format!("  Tails are lowest with {key} = {value}: {share} times those {best}\n");
+    }
+    text + "\n"
 }

@@ -1,8 +1,11 @@
 //! `rackweave tune`.
 
+use std::io::Write as _;
+use std::path::Path;
 use std::sync::Arc;
 
 use miette::{IntoDiagnostic as _, WrapErr as _};
+use rackweave_lab::output::OutputDir;
 use rackweave_lab::scenario::ScenarioText;
 use rackweave_lab::search::{Search, SearchError};
 use rackweave_lab::tune::{self, Outcome, Tuned};
@@ -20,7 +23,17 @@ pub(crate) fn tune(args: &TuneArgs) -> miette::Result<u8> {
     stop_on_ctrl_c(&search, Search::cancel)?;
     let mut found = Vec::new();
     let mut code = exit::DONE;
-    for transport in &args.transport {
+    let mut transports = args.transport.clone();
+    let mut seen = std::collections::BTreeSet::new();
+    transports.retain(|name| seen.insert(name.clone()));
+    // What the last one lacks, and a file that cannot be written, are known before the first is searched.
+    for transport in &transports {
+        tune::check(&search, transport)?;
+    }
+    if let Some(file) = &args.out {
+        OutputDir::probe(folder_of(file))?;
+    }
+    for transport in &transports {
         let progress = Progress::start(&search, Search::progress, !args.quiet);
         let tuned = tune::tune(&search, transport);
         drop(progress);
@@ -48,12 +61,31 @@ pub(crate) fn tune(args: &TuneArgs) -> miette::Result<u8> {
     let cases: String = found.iter().map(|tuned| format!("    {},\n", tuned.case())).collect();
     let sweep = format!("[sweep]\ncases = [\n{cases}]\n");
     match &args.out {
-        Some(file) => std::fs::write(file, sweep)
-            .into_diagnostic()
-            .wrap_err_with(|| format!("can't write {}", file.display()))?,
-        None => drop(print(&sweep)?),
+        // What an earlier search has found is worth more than half of this one.
+        Some(file) if code != exit::INTERRUPTED => {
+            let written = write(file, &sweep);
+            if written.is_err() {
+                print(&sweep)?;
+            }
+            written
+                .into_diagnostic()
+                .wrap_err_with(|| format!("cannot write {}", file.display()))?;
+        }
+        _ => drop(print(&sweep)?),
     }
     Ok(code)
+}
+
+fn folder_of(file: &Path) -> &Path {
+    file.parent().filter(|it| !it.as_os_str().is_empty()).unwrap_or(Path::new("."))
+}
+
+/// Writes a file that appears when it is whole.
+fn write(file: &Path, text: &str) -> std::io::Result<()> {
+    let mut part = tempfile::Builder::new().tempfile_in(folder_of(file))?;
+    part.write_all(text.as_bytes())?;
+    part.persist(file)?;
+    Ok(())
 }
 
 /// Compares a transport's parameters before and after the search.

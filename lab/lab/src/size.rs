@@ -11,15 +11,14 @@
 use serde::Serialize;
 
 use crate::error::ScenarioError;
-use crate::results::{PointSummary, StreamSummary};
+use crate::results::PointSummary;
 use crate::search::{Search, SearchError, Variant};
 use crate::tune;
 
 /// The part of the goodput that may be missing. The choice is Rackweave's: seeds differ by as much.
 const LESS_GOODPUT: f64 = 0.01;
-/// The number of buffers of the ladder, each half of the one before.
-const HALVINGS: u32 = 8;
-/// The smallest buffer that is tried: two full packets. With less a port cannot keep its link busy.
+/// The smallest buffer that is tried: two full packets. With less a port cannot keep its link busy. The ladder halves the longest queue
+/// until there.
 const LEAST_BUFFER: u64 = 2 * 1538;
 /// The values of `fabric.oversubscription` that are tried first.
 const OVERSUBSCRIPTIONS: [f64; 7] = [1.0, 1.5, 2.0, 3.0, 4.0, 6.0, 8.0];
@@ -44,7 +43,7 @@ pub struct Row {
     pub p99: f64,
     /// The lowest goodput of a point over that of the reference.
     pub goodput: f64,
-    /// The packets dropped in all points.
+    /// The packets of all points that found no room in a queue.
     pub drops: u64,
     /// The messages of all streams that failed or did not end.
     pub unfinished: u64,
@@ -70,23 +69,19 @@ pub struct Smallest {
     pub runs: usize,
 }
 
-/// A stream's part of a point.
-struct Stream {
-    p99: f64,
-    unfinished: u64,
-}
-
-fn streams(point: &PointSummary) -> impl Iterator<Item = Stream> {
-    let background = point.background.iter().map(|it: &StreamSummary| (&it.slowdown, &it.messages));
-    let all = std::iter::once((&point.slowdown, &point.messages)).chain(background);
-    all.map(|(slowdown, messages)| Stream {
-        p99: slowdown.p99,
-        unfinished: messages.failed + messages.unfinished,
-    })
+/// The 99th percentiles of slowdown of a point's streams.
+fn tails(point: &PointSummary) -> impl Iterator<Item = f64> {
+    let background = point.background.iter().map(|stream| stream.slowdown.p99);
+    std::iter::once(point.slowdown.p99).chain(background)
 }
 
 fn unfinished(points: &[PointSummary]) -> u64 {
-    points.iter().flat_map(streams).map(|stream| stream.unfinished).sum()
+    points.iter().map(PointSummary::missing_messages).sum()
+}
+
+/// The packets that found no room in a queue. Faults and programs drop others, whatever the buffer is.
+fn drops(point: &PointSummary) -> u64 {
+    point.drops_by_reason.get("queue_full").and_then(serde_json::Value::as_u64).unwrap_or(0)
 }
 
 /// Compares a value's points with those of the reference.
@@ -94,8 +89,8 @@ fn row(value: Option<f64>, points: &[PointSummary], best: &[PointSummary], withi
     let pairs = || points.iter().zip(best);
     // A stream that measured nothing has no percentile, and no part in the comparison.
     let ratios = pairs().flat_map(|(point, best)| {
-        let both = streams(point).zip(streams(best));
-        both.map(|(stream, best)| stream.p99 / best.p99).filter(|ratio| ratio.is_finite())
+        let both = tails(point).zip(tails(best));
+        both.map(|(p99, best)| p99 / best).filter(|ratio| ratio.is_finite())
     });
     let p99 = ratios.fold(0.0, f64::max);
     let goodput = pairs().map(|(point, best)| point.goodput_gbps / best.goodput_gbps);
@@ -105,7 +100,7 @@ fn row(value: Option<f64>, points: &[PointSummary], best: &[PointSummary], withi
         && p99 <= 1.0 + within
         && goodput >= 1.0 - LESS_GOODPUT
         && unfinished <= self::unfinished(best);
-    let drops = points.iter().map(|point| point.drops).sum();
+    let drops = points.iter().map(drops).sum();
     Row { value, p99, goodput, drops, unfinished, is_good }
 }
 
@@ -169,6 +164,26 @@ impl Sizing<'_> {
     }
 }
 
+/// Checks that the need of a transport can be searched, and returns the arguments that make the scenario one of this transport.
+///
+/// # Errors
+/// If the scenario cannot be run with this transport or key.
+pub fn check(search: &Search, transport: &str, need: Need) -> Result<Variant, SearchError> {
+    let (select, scenario) = tune::select(search, transport)?;
+    let mut points = scenario.points.iter().filter(|point| point.transport == transport);
+    if need == Need::Buffer && points.any(|point| point.config.fabric.switch.trim.is_some()) {
+        let message = format!("the switches of {transport} trim packets: `buffer` limits nothing");
+        let error = ScenarioError::new(message)
+            .with_help("sweep `fabric.switch.trim.data_queue`, the queue that holds data");
+        return Err(error.into());
+    }
+    let variant: Variant = select.iter().cloned().chain(setting(need, Some(3e3))).collect();
+    if need == Need::Buffer {
+        search.read(&variant)?;
+    }
+    Ok(select)
+}
+
 /// Searches the cheapest value with which a transport's tails are within a share, such as 0.05, of those on the best fabric.
 ///
 /// # Errors
@@ -180,7 +195,7 @@ pub fn size(
     within: f64,
 ) -> Result<Smallest, SearchError> {
     let before = search.runs();
-    let (select, _) = tune::select(search, transport)?;
+    let select = check(search, transport, need)?;
     let sizing = Sizing { search, transport, need, select, within };
     let reference = match need {
         Need::Buffer => None,
@@ -188,7 +203,10 @@ pub fn size(
     };
     let best = sizing.run(&[reference])?.swap_remove(0);
     let left = unfinished(&best);
-    if left > 0 || best.is_empty() {
+    if !best.iter().flat_map(tails).any(f64::is_finite) {
+        return Err(ScenarioError::new(format!("{transport} has measured no message")).into());
+    }
+    if left > 0 {
         let message = format!(
             "{left} messages of {transport} do not end on the best fabric: there is nothing to compare with"
         );
@@ -201,8 +219,9 @@ pub fn size(
     let ladder: Vec<f64> = match need {
         Need::Links => OVERSUBSCRIPTIONS[1..].to_vec(),
         Need::Buffer => {
-            let halves = (0..HALVINGS).map(|shift| longest >> shift);
-            halves.filter(|bytes| *bytes >= LEAST_BUFFER).map(|bytes| bytes as f64).collect()
+            let halves = std::iter::successors(Some(longest), |bytes| Some(bytes / 2));
+            let halves = halves.take_while(|bytes| *bytes > LEAST_BUFFER);
+            halves.chain([LEAST_BUFFER]).map(|bytes| bytes as f64).collect()
         }
     };
     rows.extend(sizing.rows(&ladder, &best)?);
@@ -214,10 +233,10 @@ pub fn size(
         rows.splice(last..last, finer);
     }
     let enough = rows[good(&rows) - 1].value;
-    let unmeasured = best.iter().flat_map(streams).filter(|stream| !stream.p99.is_finite());
+    let unmeasured = best.iter().flat_map(tails).filter(|p99| !p99.is_finite());
     Ok(Smallest {
         transport: transport.to_owned(),
-        without_loss: (need == Need::Buffer).then_some(longest),
+        without_loss: (need == Need::Buffer).then_some(longest.max(LEAST_BUFFER)),
         enough,
         unmeasured: unmeasured.count(),
         rows,
@@ -287,6 +306,30 @@ mod tests {
         assert_eq!(good(&[row(true), row(true), row(false), row(true)]), 2);
         assert_eq!(between(Need::Links, 1.0, 1.01), Vec::<f64>::new());
         assert_eq!(between(Need::Buffer, 1600.0, 100.0), [800.0, 400.0, 200.0]);
+    }
+
+    /// The ladder goes on until a value is bad or the least buffer is reached.
+    #[test]
+    fn a_buffer_is_as_small_as_possible() {
+        let text = LOAD.replace("'homa'", "'tcp'").replace("0.3", "0.6");
+        let found = size(&search(&text, 2), "tcp", Need::Buffer, 0.05).unwrap();
+        let last = found.rows.last().unwrap();
+        assert!(!last.is_good || last.value == Some(LEAST_BUFFER as f64), "{found:?}");
+    }
+
+    #[test]
+    fn a_buffer_that_limits_nothing_and_a_run_without_messages_are_refused() {
+        let sets = ["fabric.switch.trim=true".to_owned()];
+        let text =
+            ScenarioText { file: "x.toml".into(), text: INCAST.into(), folder: PathBuf::from(".") };
+        let trims = Search::new(text, &sets, None, Some(1));
+        let error = size(&trims, "ndp", Need::Buffer, 0.05).unwrap_err().to_string();
+        assert!(error.contains("trim packets"), "{error}");
+        let idle = LOAD
+            .replace("0.3", "1e-9")
+            .replace("measure.messages = 2000", "measure.duration = '1 ms'");
+        let error = size(&search(&idle, 1), "homa", Need::Buffer, 0.05).unwrap_err().to_string();
+        assert!(error.contains("measured no message") || error.contains("do not end"), "{error}");
     }
 
     #[test]

@@ -34,7 +34,7 @@ pub struct Outcome {
     pub p50: f64,
     /// The goodput, in Gbit/s.
     pub goodput_gbps: f64,
-    /// The measured messages that failed or did not end.
+    /// The messages of all streams that failed or did not end.
     pub unfinished: u64,
 }
 
@@ -45,12 +45,11 @@ impl Outcome {
             let logs = points.iter().map(|point| of(point).ln()).sum::<f64>();
             Some((logs / points.len() as f64).exp()).filter(|mean| mean.is_finite())
         };
-        let unfinished = |p: &PointSummary| p.messages.failed + p.messages.unfinished;
         Some(Self {
             p99: mean(|point| point.slowdown.p99)?,
             p50: mean(|point| point.slowdown.p50)?,
             goodput_gbps: mean(|point| point.goodput_gbps)?,
-            unfinished: points.iter().map(unfinished).sum(),
+            unfinished: points.iter().map(PointSummary::missing_messages).sum(),
         })
     }
 }
@@ -214,6 +213,17 @@ pub(crate) fn select(
         ScenarioError::new(format!("no point of the scenario measures `{transport}`"))
             .with_help("its `cases` choose the transports: add one for it")
     }))
+}
+
+/// Checks that a transport has parameters to search.
+///
+/// # Errors
+/// If the scenario cannot be run with this transport.
+pub fn check(search: &Search, transport: &str) -> Result<(), SearchError> {
+    let (_, mut scenario) = select(search, transport)?;
+    scenario.points.retain(|point| point.transport == transport);
+    keys(&scenario.points)?;
+    Ok(())
 }
 
 /// Searches the parameters of a transport.

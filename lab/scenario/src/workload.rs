@@ -35,7 +35,7 @@ pub struct Workload {
     /// CSV file: sizes between two lines are equally probable, or do not occur. Default: true.
     #[serde(skip_serializing_if = "Option::is_none")]
     interpolate: Option<bool>,
-    /// poisson, incast: share of each sender's link, at most 1; of an incast that then recurs, of a
+    /// poisson, incast: share of each sender's link, at most 1, requests and responses together; of an incast that then recurs, of a
     /// receiver's link. Default: poisson: required.
     #[serde(skip_serializing_if = "Option::is_none")]
     load: Option<Share>,
@@ -86,7 +86,7 @@ pub struct Workload {
     /// incast, permutation, all-to-all: messages per sender (and peer). Default: 1.
     #[serde(skip_serializing_if = "Option::is_none")]
     messages_per_sender: Option<u64>,
-    /// incast: interval of recurrence; `senders` are drawn at random each time. Default: never.
+    /// incast: interval of recurrence, from `start` on; `senders` are drawn at random each time. Default: never.
     #[serde(skip_serializing_if = "Option::is_none")]
     every: Option<Unit<Span>>,
     /// incast: largest delay of a sender, uniform. Default: `"0 s"`.

@@ -118,7 +118,7 @@ pub struct PointSummary {
     pub latency_us: Stats,
     /// The rate at which payload arrived in the measured time, at all hosts together.
     pub goodput_gbps: f64,
-    /// The number of packets dropped in the fabric.
+    /// The number of packets dropped in the fabric, from the start of the run on.
     pub drops: u64,
     /// The number of packets trimmed to their headers.
     pub trims: u64,
@@ -351,7 +351,7 @@ pub struct Halves {
 pub struct QueueBytes {
     /// The mean over time and ports.
     pub mean: f64,
-    /// The longest queue at any port.
+    /// The longest queue at any port since `measure.queues_from`.
     pub max: u64,
     /// The most bytes in all queues of one switch together, which is what a buffer that its ports share needs. It is that of the samples
     /// of `measure.sample_every` after the warm-up; `None` without them.

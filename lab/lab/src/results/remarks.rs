@@ -77,9 +77,7 @@ impl PointSummary {
     /// time limit ended the run.
     #[must_use]
     pub fn warning(&self) -> Option<String> {
-        // A kind of workload ends the run, whatever the background streams have under way.
-        let is_of_messages = matches!(self.study, StudySummary::Messages);
-        let is_cut_off = !is_of_messages && self.end == end_name(End::AllDone);
+        let is_cut_off = self.is_cut_off();
         let of_streams = (0..self.background.len()).filter_map(|nth| {
             let text = self.missing(&self.background[nth].messages, is_cut_off)?;
             Some(format!("{}: {text}", self.stream_name(nth)))
@@ -120,6 +118,24 @@ impl PointSummary {
             parts.push("the simulation ran out of events".into());
         }
         if parts.is_empty() { None } else { Some(format!("{} ({})", parts.join(", "), self.end)) }
+    }
+
+    /// Whether background streams were cut off: a kind of workload ends the run, whatever they have under way.
+    fn is_cut_off(&self) -> bool {
+        let is_of_messages = matches!(self.study, StudySummary::Messages);
+        !is_of_messages && self.end == end_name(End::AllDone)
+    }
+
+    /// The number of messages of all streams that failed, or did not end though the run waited for them.
+    #[must_use]
+    pub fn missing_messages(&self) -> u64 {
+        let is_cut_off = self.is_cut_off();
+        let of = |counts: &MessageCounts, is_cut_off: bool| {
+            let waited = if is_cut_off { 0 } else { counts.unfinished - counts.left_out };
+            counts.failed + waited
+        };
+        let background = self.background.iter().map(|stream| of(&stream.messages, is_cut_off));
+        of(&self.messages, false) + background.sum::<u64>()
     }
 
     /// Says which messages of a stream are missing in its numbers; `None` if none is. Nothing waited for those of a stream that was cut
