@@ -82,7 +82,11 @@ fn folder_of(file: &Path) -> &Path {
 
 /// Writes a file that appears when it is whole.
 fn write(file: &Path, text: &str) -> std::io::Result<()> {
-    let mut part = tempfile::Builder::new().tempfile_in(folder_of(file))?;
+    let mut builder = tempfile::Builder::new();
+    // Readable for others, as far as the process permits: `tempfile` gives a file to its owner only.
+    #[cfg(unix)]
+    builder.permissions(std::os::unix::fs::PermissionsExt::from_mode(0o666));
+    let mut part = builder.tempfile_in(folder_of(file))?;
     part.write_all(text.as_bytes())?;
     part.persist(file)?;
     Ok(())

@@ -43,3 +43,36 @@ fn links_are_searched_for_each_transport_of_a_scenario() {
     assert_eq!(code, 2);
     assert!(error.contains("core_link"), "{error}");
 }
+
+/// A transport that cannot run is known before another is searched, and a file stays what it was.
+#[test]
+fn a_search_that_fails_keeps_what_there_was() {
+    let folder = tempfile::tempdir().unwrap();
+    let kept = folder.path().join("kept.toml");
+    std::fs::write(&kept, "before").unwrap();
+    let run = |out: &std::path::Path, transports: &str| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_rackweave"));
+        command.args([
+            "tune",
+            "seeds",
+            "--seed",
+            "1",
+            "--set",
+            "measure.messages=200",
+            "--transport",
+            transports,
+        ]);
+        let output = command.arg("--out").arg(out).output().unwrap();
+        (output.status.code().unwrap(), String::from_utf8(output.stdout).unwrap())
+    };
+    let (code, printed) = run(&kept, "dctcp,ndp");
+    assert_eq!((code, printed.as_str()), (2, ""));
+    let (code, printed) = run(&folder.path().join("missing/x.toml"), "dctcp");
+    assert_eq!((code, printed.as_str()), (2, ""));
+    assert_eq!(std::fs::read_to_string(&kept).unwrap(), "before");
+    let (code, _) = run(&kept, "dctcp,dctcp");
+    let written = std::fs::read_to_string(&kept).unwrap();
+    assert_eq!((code, written.matches("dctcp").count() > 0), (0, true), "{written}");
+    assert_eq!(written.matches("transport.name").count(), 1, "{written}");
+    assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 1);
+}
