@@ -1,0 +1,217 @@
+//! Transports of other crates, which a command has besides the built-in ones.
+
+use std::sync::OnceLock;
+
+use rackweave_sim::Fabric;
+use rackweave_sim::config::Marking;
+use rackweave_transport::external::{self, Machine};
+use rackweave_transport::{Profile, TransportConfig};
+use serde::de::DeserializeOwned;
+
+use super::Name;
+use crate::de::{self, DeError};
+use crate::derived::{self, Parameter, Rule};
+use crate::item::About;
+use crate::keys::{Carried, Choice as _, Declared, Place};
+use crate::problem::Problem;
+use crate::tree::{Origin, Table};
+
+/// A transport of another crate, as scenarios see it: its keys (see [`keys!`](crate::keys!)), and what follows from them.
+pub trait External: Declared + DeserializeOwned + Default + 'static {
+    /// The transport's parameters.
+    type Config;
+
+    /// Its name in scenarios, and what `rackweave list` says about it. The first source is the crate that has it.
+    const ABOUT: About;
+
+    /// The parameters that follow from the fabric or that the paper names.
+    const RULES: &'static [Rule<Self::Config>] = &[];
+
+    /// Returns the configuration, with defaults for the keys that are not given.
+    ///
+    /// # Errors
+    /// If a value is invalid ([`Place::bad`], [`Place::invalid`]).
+    fn resolve(
+        &self,
+        place: Place<'_>,
+        fabric: &Fabric,
+        carried: Carried<'_>,
+    ) -> Result<Self::Config, Problem>;
+
+    /// Which packets switches mark, unless the scenario says; `None` if it does not react to marks.
+    fn marking(&self) -> Option<Marking> {
+        None
+    }
+}
+
+/// The keys of an external transport, of whichever type.
+pub trait Erased {
+    fn resolve(
+        &self,
+        place: Place<'_>,
+        fabric: &Fabric,
+        carried: Carried<'_>,
+    ) -> Result<TransportConfig, Problem>;
+
+    fn parameters(
+        &self,
+        place: Place<'_>,
+        fabric: &Fabric,
+        carried: Carried<'_>,
+    ) -> Result<Vec<Parameter>, Problem>;
+
+    fn marking(&self) -> Option<Marking>;
+}
+
+struct Keys<T: External> {
+    keys: T,
+    wrap: fn(T::Config) -> TransportConfig,
+}
+
+impl<T: External> Erased for Keys<T> {
+    fn resolve(
+        &self,
+        place: Place<'_>,
+        fabric: &Fabric,
+        carried: Carried<'_>,
+    ) -> Result<TransportConfig, Problem> {
+        let config = (self.wrap)(self.keys.resolve(place, fabric, carried)?);
+        config.check().map_err(|error| place.bad("name", error.to_string()))?;
+        Ok(config)
+    }
+
+    fn parameters(
+        &self,
+        place: Place<'_>,
+        fabric: &Fabric,
+        carried: Carried<'_>,
+    ) -> Result<Vec<Parameter>, Problem> {
+        let path = format!("{}.{}", place.path, place.name);
+        let config = self.keys.resolve(place, fabric, carried)?;
+        let default = T::default().resolve(place, fabric, carried)?;
+        Ok(derived::compare(&path, T::RULES, (&config, &default), |key| self.keys.is_given(key)))
+    }
+
+    fn marking(&self) -> Option<Marking> {
+        self.keys.marking()
+    }
+}
+
+/// A transport that a command has besides the built-in ones.
+#[derive(Clone, Copy, Debug)]
+pub struct Plugin {
+    about: &'static About,
+    keys: &'static [&'static str],
+    read: fn(&Table, Origin) -> Result<Box<dyn Erased>, DeError>,
+}
+
+impl Plugin {
+    /// A transport with a state machine of its own.
+    #[must_use]
+    pub fn transport<T>() -> Self
+    where
+        T: External,
+        T::Config: Profile<Host: Machine + 'static>
+            + core::fmt::Debug
+            + PartialEq
+            + Send
+            + Sync
+            + 'static,
+    {
+        let read = |table: &Table, origin| {
+            let keys: T = de::from_table(table, origin)?;
+            let wrap = |config| external::Config::new(config).into();
+            Ok(Box::new(Keys { keys, wrap }) as Box<dyn Erased>)
+        };
+        Self { about: const { &T::ABOUT }, keys: T::KEYS, read }
+    }
+
+    /// The name in scenarios, and what `rackweave list` says.
+    #[must_use]
+    pub const fn about(&self) -> &'static About {
+        self.about
+    }
+
+    pub(super) const fn keys(&self) -> &'static [&'static str] {
+        self.keys
+    }
+
+    pub(super) fn read(&self, table: &Table, origin: Origin) -> Result<Box<dyn Erased>, DeError> {
+        (self.read)(table, origin)
+    }
+}
+
+/// Names are unique.
+impl PartialEq for Plugin {
+    fn eq(&self, other: &Self) -> bool {
+        self.about.name == other.about.name
+    }
+}
+
+impl Eq for Plugin {}
+
+/// The plugins of this process. They are what the list of built-in transports is, which every function that reads a name knows
+/// without being handed it: constant from the start of the command on, and the same for all scenarios.
+static PLUGINS: OnceLock<Vec<Plugin>> = OnceLock::new();
+
+/// Why plugins are refused.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum PlugInError {
+    /// The name is no name, or is a built-in transport's or another plugin's.
+    Name(&'static str, &'static str),
+    /// Plugins were added before.
+    Twice,
+}
+
+impl std::fmt::Display for PlugInError {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Name(name, why) => write!(f, "the plugin `{name}` {why}"),
+            Self::Twice => f.write_str("plugins are added once, when the command starts"),
+        }
+    }
+}
+
+impl std::error::Error for PlugInError {}
+
+/// Returns why this cannot be the name of a transport: it is not in kebab case, or a built-in one has it.
+#[must_use]
+pub fn refused_name(name: &str) -> Option<&'static str> {
+    let is_part = |part: &str| {
+        let mut chars = part.chars();
+        chars.next().is_some_and(|c| c.is_ascii_lowercase() || c.is_ascii_digit())
+            && chars.all(|c| c.is_ascii_lowercase() || c.is_ascii_digit())
+    };
+    let starts = name.starts_with(|c: char| c.is_ascii_lowercase());
+    if !starts || !name.split('-').all(is_part) {
+        return Some("is not lower-case letters, digits and single hyphens, such as `fixed-window`");
+    }
+    if Name::COMMON.contains(&name) {
+        return Some("has the name of a key of every transport");
+    }
+    let built_in = Name::ALL.iter();
+    let mut taken = built_in.flat_map(|known| [known.as_str()].into_iter().chain(known.keys()));
+    taken.any(|it| it == name).then_some("has the name of a built-in transport, or of one of its keys")
+}
+
+/// Adds transports to the built-in ones, for all scenarios that this process reads from now on.
+///
+/// # Errors
+/// If a name is taken, or this was called before.
+pub fn plug_in(plugins: &[Plugin]) -> Result<(), PlugInError> {
+    for (place, plugin) in plugins.iter().enumerate() {
+        let name = plugin.about.name;
+        if let Some(why) = refused_name(name) {
+            return Err(PlugInError::Name(name, why));
+        }
+        if plugins[..place].contains(plugin) {
+            return Err(PlugInError::Name(name, "is there twice"));
+        }
+    }
+    PLUGINS.set(plugins.to_vec()).map_err(|_| PlugInError::Twice)
+}
+
+/// The transports that were added.
+pub fn plugins() -> &'static [Plugin] {
+    PLUGINS.get().map_or(&[], Vec::as_slice)
+}
