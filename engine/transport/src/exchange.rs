@@ -124,11 +124,7 @@ impl Config {
     ///
     /// # Errors
     /// [`InvalidConfig::Patience`].
-    pub fn check_patience(
-        &self,
-        longest: Span,
-        what: &'static str,
-    ) -> Result<(), InvalidConfig> {
+    pub fn check_patience(&self, longest: Span, what: &'static str) -> Result<(), InvalidConfig> {
         InvalidConfig::unless(self.patience > longest, || InvalidConfig::Patience(what))
     }
 }

@@ -10,8 +10,8 @@ use core::error::Error;
 use core::fmt::Debug;
 use std::sync::Arc;
 
-use rackweave_core::{Framing, HostId, Span, Transport};
-pub use rackweave_wire::external::{Body, Header};
+use rackweave_core::{Framing, HostId, Packet, Span, Time, Transport};
+pub use rackweave_wire::external::{Body, Header, size};
 
 pub use crate::common::{
     Arrival, Arriving, Driven, Heap, Jitter, Parameters, Place, Scheme, Sending,
@@ -25,6 +25,32 @@ pub type Host = Box<dyn Machine>;
 pub trait Machine: Transport<Header = Header> + Debug + Send {}
 
 impl<T: Transport<Header = Header> + Debug + Send> Machine for T {}
+
+/// The place of a data packet's payload; `None` if the packet has none, or lost it in a switch that trims.
+#[must_use]
+#[inline]
+pub const fn of_data(packet: &Packet<Header>) -> Option<Place> {
+    match packet.header.body {
+        Body::Data { message_length, offset, len, .. } if !packet.is_trimmed() => {
+            Some(Place { message_length, offset, len })
+        }
+        _ => None,
+    }
+}
+
+impl<S: Scheme<Header = Header>> Driven<S> {
+    /// Handles the packet types that have the same meaning in all transports.
+    pub fn handle_common(&mut self, now: Time, from: HostId, header: &Header) {
+        let id = header.id.get();
+        match header.body {
+            Body::Complete => self.handle_complete(now, from, id),
+            Body::Known => self.handle_known(now, from, id),
+            Body::Unknown => self.handle_unknown(now, from, id),
+            Body::Ask => self.handle_ask_for_response(from, id, Body::Known),
+            Body::Data { .. } | Body::ToReceiver { .. } | Body::ToSender { .. } => {}
+        }
+    }
+}
 
 /// The parameters of an external transport.
 #[derive(Clone, Debug)]

@@ -1,6 +1,9 @@
 //! Under any schedule of loss, duplication, reordering, outages and restarts, each message is delivered once
 //! and complete, or fails with a reason.
-#![allow(missing_docs, reason = "the names of tests, and of what they are made of, say what they are")]
+#![allow(
+    missing_docs,
+    reason = "the names of tests, and of what they are made of, say what they are"
+)]
 
 use proptest::prelude::*;
 use rackweave_core::{Event, HostId, Kind, MessageId, Rate, Rng, Span, Time, Transport};

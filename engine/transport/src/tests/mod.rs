@@ -3,6 +3,7 @@
 pub mod chaos;
 #[cfg(test)]
 pub(crate) mod driven;
+pub mod external;
 mod network;
 #[cfg(test)]
 mod patient;

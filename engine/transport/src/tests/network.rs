@@ -4,7 +4,10 @@
 //! future, all bytes of a message arrive before it is delivered, and no message is delivered twice to the same
 //! incarnation of a host. For streams it checks that each direction is readable in order, once, up to what was
 //! written, within the window, and completely when it ends.
-#![allow(missing_docs, reason = "the names of tests, and of what they are made of, say what they are")]
+#![allow(
+    missing_docs,
+    reason = "the names of tests, and of what they are made of, say what they are"
+)]
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::{Deref, DerefMut};
@@ -225,13 +228,7 @@ impl<T: Transport> Network<T> {
     }
 
     /// As [`Network::new`], with faults on all links.
-    pub fn with_faults(
-        hosts: Vec<T>,
-        link: Rate,
-        delay: Span,
-        seed: u64,
-        faults: Faults,
-    ) -> Self {
+    pub fn with_faults(hosts: Vec<T>, link: Rate, delay: Span, seed: u64, faults: Faults) -> Self {
         let single = Topology::SingleSwitch { hosts: hosts.len() as u32, host_link: link };
         Self::on(&fabric(single, delay), hosts, seed, faults)
     }

@@ -1,6 +1,9 @@
 //! The tests that every transport passes. [`transport_suite!`] instantiates them for one [`Subject`]. What the
 //! suite expects of a transport beyond the contract is in its [`Subject::EXPECT`].
-#![allow(missing_docs, reason = "the names of tests, and of what they are made of, say what they are")]
+#![allow(
+    missing_docs,
+    reason = "the names of tests, and of what they are made of, say what they are"
+)]
 
 use core::fmt::Debug;
 use std::sync::Arc;
@@ -15,6 +18,7 @@ use rackweave_switch::config::{SwitchConfig, Topology};
 
 use super::chaos::{self, Plan};
 use super::network::{Network, fabric};
+use crate::exchange;
 use crate::testkit::{Faults, Schedule};
 
 pub const LINK: Rate = Rate::from_gbps(10);
@@ -74,6 +78,15 @@ pub struct Limits {
 impl Limits {
     const LOW: Self =
         Self { live: 30, control: 50, finished: 20, gaps: 10, message_bytes: 10_000_000 };
+
+    /// Sets the bounds of a transport on [`Driven`](crate::common::Driven).
+    pub const fn apply(&self, config: &mut exchange::Config) {
+        config.max_exchanges = self.live;
+        config.max_control = self.control;
+        config.max_finished = self.finished;
+        config.max_gaps = self.gaps;
+        config.max_message_bytes = self.message_bytes;
+    }
 }
 
 pub type HeaderOf<S> = <<S as Subject>::Host as Node>::Header;
@@ -210,9 +223,7 @@ pub fn events<T: Transport>(network: &mut Network<T>) -> Vec<String> {
 }
 
 /// When and where messages were delivered.
-pub fn deliveries<T: Transport>(
-    network: &Network<T>,
-) -> impl Iterator<Item = (Time, HostId)> + '_ {
+pub fn deliveries<T: Transport>(network: &Network<T>) -> impl Iterator<Item = (Time, HostId)> + '_ {
     let delivered = |event: &Event| matches!(event, Event::Delivered { .. });
     let events = network.events.iter().filter(move |(.., event)| delivered(event));
     events.map(|(at, host, _)| (*at, *host))

@@ -111,12 +111,8 @@ impl Plugin {
     pub fn transport<T>() -> Self
     where
         T: External,
-        T::Config: Profile<Host: Machine + 'static>
-            + core::fmt::Debug
-            + PartialEq
-            + Send
-            + Sync
-            + 'static,
+        T::Config:
+            Profile<Host: Machine + 'static> + core::fmt::Debug + PartialEq + Send + Sync + 'static,
     {
         let read = |table: &Table, origin| {
             let keys: T = de::from_table(table, origin)?;
@@ -184,14 +180,18 @@ pub fn refused_name(name: &str) -> Option<&'static str> {
     };
     let starts = name.starts_with(|c: char| c.is_ascii_lowercase());
     if !starts || !name.split('-').all(is_part) {
-        return Some("is not lower-case letters, digits and single hyphens, such as `fixed-window`");
+        return Some(
+            "is not lower-case letters, digits and single hyphens, such as `fixed-window`",
+        );
     }
     if Name::COMMON.contains(&name) {
         return Some("has the name of a key of every transport");
     }
     let built_in = Name::ALL.iter();
     let mut taken = built_in.flat_map(|known| [known.as_str()].into_iter().chain(known.keys()));
-    taken.any(|it| it == name).then_some("has the name of a built-in transport, or of one of its keys")
+    taken
+        .any(|it| it == name)
+        .then_some("has the name of a built-in transport, or of one of its keys")
 }
 
 /// Adds transports to the built-in ones, for all scenarios that this process reads from now on.

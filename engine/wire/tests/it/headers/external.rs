@@ -1,9 +1,9 @@
 //! The header of transports outside of the repository.
 
 use proptest::prelude::*;
+use rackweave_wire::Id64;
 use rackweave_wire::external::{Body, Header};
 use rackweave_wire::homa::Layout;
-use rackweave_wire::Id64;
 
 use super::{changed, encoded, ids};
 
@@ -35,8 +35,7 @@ pub(crate) fn arbitrary() -> impl Strategy<Value = Header> {
 pub(crate) fn examples() -> Vec<(&'static str, Header)> {
     let header = |body| Header { id: Id64::new(42), one_way: false, body };
     let (tag, words) = (3, [9, 11, 5, 7]);
-    let data =
-        Body::Data { message_length: 20_000, offset: 1460, len: 1460, tag, words: [9, 11] };
+    let data = Body::Data { message_length: 20_000, offset: 1460, len: 1460, tag, words: [9, 11] };
     vec![
         ("data", header(data)),
         ("data_one_way", Header { one_way: true, ..header(data) }),
