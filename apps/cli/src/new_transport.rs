@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 use miette::{IntoDiagnostic as _, WrapErr as _, miette};
 use rackweave_scenario::transport::refused_name;
 
+use crate::run::warn;
 use crate::shell::print;
 
 /// Write a crate with a transport of one's own, and a command that runs it next to the built-in ones.
@@ -49,6 +50,10 @@ pub(crate) fn new_transport(args: &NewTransportArgs) -> miette::Result<u8> {
     let files = files(&args.name, &source)?;
     write(Path::new(&args.name), &files, lock.as_deref())?;
     let name = &args.name;
+    if args.path.is_none() {
+        let version = env!("CARGO_PKG_VERSION");
+        warn(&format!("note: if rackweave {version} is not published yet, use --path CHECKOUT"));
+    }
     print(&format!(
         "{name}/src/transport.rs   the protocol, its keys and its tests\n\
          {name}/src/main.rs        the command\n\

@@ -1,5 +1,8 @@
 //! The `rackweave` command with the transport `fixed-window` next to the built-in ones.
-#![allow(unreachable_pub, reason = "the traits of Rackweave are public, and so must be their types")]
+#![allow(
+    unreachable_pub,
+    reason = "the traits of Rackweave are public, and so must be their types"
+)]
 
 mod transport;
 

@@ -124,7 +124,7 @@ impl Outgoing {
     }
 }
 
-/// Puts a message among those that may send a packet, or removes it, and returns its deadline.
+/// Puts a message in the heap of the messages that may send a packet, or removes it, and returns its deadline.
 fn rank(slot: u32, message: Sending<'_, FixedWindow>) -> Time {
     let Sending { outgoing: out, scheme, .. } = message;
     if out.next < out.packets.min(out.acked + out.window) {

@@ -185,13 +185,13 @@ pub fn refused_name(name: &str) -> Option<&'static str> {
         );
     }
     if Name::COMMON.contains(&name) {
-        return Some("has the name of a key of every transport");
+        return Some("is the name of a key of every transport");
     }
     let built_in = Name::ALL.iter();
     let mut taken = built_in.flat_map(|known| [known.as_str()].into_iter().chain(known.keys()));
     taken
         .any(|it| it == name)
-        .then_some("has the name of a built-in transport, or of one of its keys")
+        .then_some("is the name of a built-in transport, or of one of its keys")
 }
 
 /// Adds transports to the built-in ones, for all scenarios that this process reads from now on.
