@@ -97,12 +97,15 @@ impl<T: External> Erased for Keys<T> {
     }
 }
 
+/// Reads the keys of one.
+type Read = fn(&Table, Origin) -> Result<Box<dyn Erased>, DeError>;
+
 /// A transport that a command has besides the built-in ones.
 #[derive(Clone, Copy, Debug)]
 pub struct Plugin {
     about: &'static About,
     keys: &'static [&'static str],
-    read: fn(&Table, Origin) -> Result<Box<dyn Erased>, DeError>,
+    read: Read,
 }
 
 impl Plugin {
