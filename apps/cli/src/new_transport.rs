@@ -1,5 +1,5 @@
-//! `rackweave new-transport`: a crate with a transport of one's own. Its files are those of the example `fixed-window`, which is
-//! compiled and tested with this crate, under another name.
+//! `rackweave new-transport`: a crate with a transport of one's own. Its files are those of the examples `fixed-window` or `scalable`,
+//! which are compiled and tested with this crate, under another name.
 
 use std::fs;
 use std::io;
@@ -24,18 +24,43 @@ pub(crate) struct NewTransportArgs {
     /// Checkout of Rackweave that the crate depends on. Default: the published crates of this version.
     #[arg(long, value_name = "CHECKOUT")]
     pub(crate) path: Option<PathBuf>,
+    /// A congestion control for TCP, instead of a whole transport.
+    #[arg(long)]
+    pub(crate) congestion: bool,
 }
 
-/// The template's name, in hyphens and as a type.
-const TEMPLATE: (&str, &str) = ("fixed-window", "FixedWindow");
+/// A transport that the command writes under another name.
+struct Template {
+    /// Its name in hyphens, and as a type.
+    names: (&'static str, &'static str),
+    /// Its files, by the paths in the crate that is written.
+    files: [(&'static str, &'static str); 4],
+}
 
-/// The files of the template, by the paths in the crate that is written.
-const FILES: [(&str, &str); 4] = [
-    ("src/main.rs", include_str!("../examples/fixed-window/main.rs")),
-    ("src/transport.rs", include_str!("../examples/fixed-window/transport.rs")),
-    ("compare.toml", include_str!("../examples/fixed-window/compare.toml")),
-    ("Cargo.toml", include_str!("../examples/fixed-window/crate.toml")),
-];
+/// The manifest and the scenario, which are the same for all but for the name.
+const MANIFEST: (&str, &str) = ("Cargo.toml", include_str!("../examples/fixed-window/crate.toml"));
+const COMPARE: (&str, &str) =
+    ("compare.toml", include_str!("../examples/fixed-window/compare.toml"));
+
+const TRANSPORT: Template = Template {
+    names: ("fixed-window", "FixedWindow"),
+    files: [
+        ("src/transport.rs", include_str!("../examples/fixed-window/transport.rs")),
+        ("src/main.rs", include_str!("../examples/fixed-window/main.rs")),
+        COMPARE,
+        MANIFEST,
+    ],
+};
+
+const CONGESTION: Template = Template {
+    names: ("scalable", "Scalable"),
+    files: [
+        ("src/congestion.rs", include_str!("../examples/scalable/congestion.rs")),
+        ("src/main.rs", include_str!("../examples/scalable/main.rs")),
+        COMPARE,
+        MANIFEST,
+    ],
+};
 
 /// Crates that the written one depends on, and names that Cargo keeps for itself.
 const RESERVED: [&str; 9] =
@@ -47,7 +72,8 @@ pub(crate) fn new_transport(args: &NewTransportArgs) -> miette::Result<u8> {
         None => format!("version = \"{}\"", env!("CARGO_PKG_VERSION")),
     };
     let lock = args.path.as_ref().and_then(|path| fs::read(path.join("Cargo.lock")).ok());
-    let files = files(&args.name, &source)?;
+    let template = if args.congestion { &CONGESTION } else { &TRANSPORT };
+    let files = template.files(&args.name, &source)?;
     write(Path::new(&args.name), &files, lock.as_deref())?;
     let name = &args.name;
     if args.path.is_none() {
@@ -55,10 +81,11 @@ pub(crate) fn new_transport(args: &NewTransportArgs) -> miette::Result<u8> {
         warn(&format!("note: if rackweave {version} is not published yet, use --path CHECKOUT"));
     }
     print(&format!(
-        "{name}/src/transport.rs   the protocol, its keys and its tests\n\
-         {name}/src/main.rs        the command\n\
-         {name}/compare.toml       {name} next to homa and dctcp\n\n\
-         cd {name}\ncargo run -- run compare.toml\ncargo test\n"
+        "{name}/{main}: what it does, its keys and its tests\n\
+         {name}/src/main.rs: the command\n\
+         {name}/compare.toml: {name} next to homa and dctcp\n\n\
+         cd {name}\ncargo run -- run compare.toml\ncargo test\n",
+        main = files[0].0
     ))
 }
 
@@ -75,25 +102,31 @@ fn by_path(checkout: &Path) -> miette::Result<String> {
     Ok(format!("path = {}", serde_json::Value::from(text)))
 }
 
-/// The files of a transport of this name, whose crate depends on Rackweave by `source`.
-fn files(name: &str, source: &str) -> miette::Result<Vec<(&'static str, String)>> {
-    if let Some(why) = refused_name(name) {
-        return Err(miette!("the name `{name}` {why}"));
+impl Template {
+    /// The files under this name, in a crate that depends on Rackweave by `source`.
+    fn files(&self, name: &str, source: &str) -> miette::Result<Vec<(&'static str, String)>> {
+        if let Some(why) = refused_name(name) {
+            return Err(miette!("the name `{name}` {why}"));
+        }
+        let type_name = camel(name);
+        let is_used = |text: &str| {
+            text.split(|c: char| !c.is_alphanumeric() && c != '_').any(|word| word == type_name)
+        };
+        let is_taken = name != self.names.0 && self.files.iter().any(|(_, text)| is_used(text));
+        if is_taken || RESERVED.contains(&name) {
+            return Err(miette!("the name `{name}` has another meaning in the crate"));
+        }
+        // The manifest and the scenario have the name of the first template.
+        let mut names =
+            self.files.map(|(path, text)| (path, text.replace(TRANSPORT.names.0, name)));
+        for (_, text) in &mut names {
+            *text = text
+                .replace(self.names.0, name)
+                .replace(self.names.1, &type_name)
+                .replace("SOURCE", source);
+        }
+        Ok(names.into())
     }
-    let type_name = camel(name);
-    let is_used = |text: &str| {
-        text.split(|c: char| !c.is_alphanumeric() && c != '_').any(|word| word == type_name)
-    };
-    if RESERVED.contains(&name) || name != TEMPLATE.0 && FILES.iter().any(|(_, text)| is_used(text))
-    {
-        return Err(miette!(
-            "the name `{name}` has another meaning in the crate: take another one"
-        ));
-    }
-    let filled = |text: &str| {
-        text.replace(TEMPLATE.0, name).replace(TEMPLATE.1, &type_name).replace("SOURCE", source)
-    };
-    Ok(FILES.iter().map(|(path, text)| (*path, filled(text))).collect())
 }
 
 /// A name in hyphens as the name of a type.
@@ -137,20 +170,27 @@ fn write(to: &Path, files: &[(&str, String)], lock: Option<&[u8]>) -> miette::Re
 mod tests {
     use super::*;
 
+    const TEMPLATES: [Template; 2] = [TRANSPORT, CONGESTION];
+
     fn refusal(name: &str) -> String {
-        files(name, "").unwrap_err().to_string()
+        TRANSPORT.files(name, "").unwrap_err().to_string()
     }
 
     #[test]
     fn what_is_written_is_the_template_under_another_name() {
-        let same = files(TEMPLATE.0, "SOURCE").unwrap();
-        assert_eq!(same, FILES.map(|(path, text)| (path, text.to_owned())));
-        for (path, text) in files("my-window-2", "version = \"1\"").unwrap() {
-            assert!(!text.contains("ixed-window") && !text.contains("FixedWindow"), "{path}");
-            assert!(!text.contains("SOURCE"), "{path}");
+        let same = TRANSPORT.files(TRANSPORT.names.0, "SOURCE").unwrap();
+        assert_eq!(same, TRANSPORT.files.map(|(path, text)| (path, text.to_owned())));
+        for template in TEMPLATES {
+            let files = template.files("my-window-2", "version = \"1\"").unwrap();
+            for ((path, text), (from, template_text)) in files.iter().zip(template.files) {
+                assert_eq!((*path, text.lines().count()), (from, template_text.lines().count()));
+                let left = ["fixed-window", "FixedWindow", "SOURCE", "Scalable", "`scalable`"];
+                assert!(left.iter().all(|name| !text.contains(name)), "{path}");
+            }
+            let rust = &files[0].1;
+            assert!(rust.contains("pub struct MyWindow2 {"));
+            assert!(rust.contains("name: \"my-window-2\""));
         }
-        let rust = &files("my-window-2", "").unwrap()[1].1;
-        assert!(rust.contains("pub struct MyWindow2 {") && rust.contains("name: \"my-window-2\""));
     }
 
     #[test]
@@ -171,7 +211,7 @@ mod tests {
     fn the_directory_is_written_whole_or_not_at_all() {
         let folder = tempfile::tempdir().unwrap();
         let to = folder.path().join("my-window");
-        let files = files("my-window", "version = \"1\"").unwrap();
+        let files = TRANSPORT.files("my-window", "version = \"1\"").unwrap();
         write(&to, &files, None).unwrap();
         for (path, text) in &files {
             assert_eq!(&fs::read_to_string(to.join(path)).unwrap(), text);

@@ -21,7 +21,9 @@ use rackweave_transport::TransportConfig;
 
 use self::datagram::DatagramKeys;
 use self::dcpim::DcPimKeys;
-pub use self::external::{External, PlugInError, Plugin, plug_in, plugins, refused_name};
+pub use self::external::{
+    Congestion, External, PlugInError, Plugin, plug_in, plugins, refused_name,
+};
 use self::homa::HomaKeys;
 use self::oracle::OracleKeys;
 pub use self::oracle::check as check_oracle;
@@ -86,7 +88,7 @@ macro_rules! transports {
             fn keys(self) -> Vec<&'static str> {
                 match self {
                     $(Self::$Name => $Keys::NAMES.to_vec(),)+
-                    Self::External(plugin) => plugin.keys().to_vec(),
+                    Self::External(plugin) => plugin.keys(),
                 }
             }
 

@@ -28,9 +28,10 @@ impl Profile for Config {
     }
 
     fn name(&self) -> &'static str {
-        match self.congestion_control {
+        match &self.congestion_control {
             CongestionControl::Dctcp => "dctcp",
-            _ => "tcp",
+            CongestionControl::External(control) => control.name(),
+            CongestionControl::NewReno | CongestionControl::Cubic => "tcp",
         }
     }
 

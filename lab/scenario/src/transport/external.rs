@@ -5,14 +5,15 @@ use std::sync::OnceLock;
 use rackweave_sim::Fabric;
 use rackweave_sim::config::Marking;
 use rackweave_transport::external::{self, Machine};
+use rackweave_transport::tcp::{self, Controller};
 use rackweave_transport::{Profile, TransportConfig};
 use serde::de::DeserializeOwned;
 
-use super::Name;
+use super::{Name, TcpKeys};
 use crate::de::{self, DeError};
 use crate::derived::{self, Parameter, Rule};
 use crate::item::About;
-use crate::keys::{Carried, Choice as _, Declared, Place};
+use crate::keys::{Carried, Choice as _, Declared, Place, divide};
 use crate::problem::Problem;
 use crate::tree::{Origin, Table};
 
@@ -42,6 +43,25 @@ pub trait External: Declared + DeserializeOwned + Default + 'static {
     fn marking(&self) -> Option<Marking> {
         None
     }
+}
+
+/// A congestion control of another crate, as scenarios see it: TCP with this controller, under a name of its own. Its table has the
+/// keys of TCP, too, but for those of TCP's own controllers.
+pub trait Congestion: Declared + DeserializeOwned + Default + 'static {
+    /// The controller.
+    type Controller: Controller + Clone + core::fmt::Debug + Send + Sync + 'static;
+
+    /// Its name in scenarios, and what `rackweave list` says about it. The first source is the crate that has it.
+    const ABOUT: About;
+
+    /// Whether data is ECN-capable and every mark is reported, as with DCTCP.
+    const COUNTS_MARKS: bool = false;
+
+    /// Returns the controller with which each connection begins.
+    ///
+    /// # Errors
+    /// If a value is invalid ([`Place::bad`]).
+    fn controller(&self, place: Place<'_>, fabric: &Fabric) -> Result<Self::Controller, Problem>;
 }
 
 /// The keys of an external transport, of whichever type.
@@ -100,11 +120,66 @@ impl<T: External> Erased for Keys<T> {
 /// Reads the keys of one.
 type Read = fn(&Table, Origin) -> Result<Box<dyn Erased>, DeError>;
 
+struct CongestionKeys<T> {
+    keys: T,
+    tcp: TcpKeys,
+}
+
+/// The keys of TCP that choose and tune its own controllers.
+const CONTROLLERS: [&str; 3] = ["congestion", "hystart", "dctcp_gain_shift"];
+
+/// The keys that a congestion control has besides its own.
+fn keys_of_tcp() -> Vec<&'static str> {
+    TcpKeys::NAMES.iter().copied().filter(|key| !CONTROLLERS.contains(key)).collect()
+}
+
+impl<T: Congestion> CongestionKeys<T> {
+    fn config(
+        &self,
+        place: Place<'_>,
+        fabric: &Fabric,
+        carried: Carried<'_>,
+    ) -> Result<tcp::Config, Problem> {
+        let first = self.keys.controller(place, fabric)?;
+        let control = tcp::External::new(T::ABOUT.name, T::COUNTS_MARKS, first);
+        let tcp = self.tcp.resolve(place, fabric, carried)?;
+        Ok(tcp::Config { congestion_control: tcp::CongestionControl::External(control), ..tcp })
+    }
+}
+
+impl<T: Congestion> Erased for CongestionKeys<T> {
+    fn resolve(
+        &self,
+        place: Place<'_>,
+        fabric: &Fabric,
+        carried: Carried<'_>,
+    ) -> Result<TransportConfig, Problem> {
+        Ok(self.config(place, fabric, carried)?.into())
+    }
+
+    fn parameters(
+        &self,
+        place: Place<'_>,
+        fabric: &Fabric,
+        carried: Carried<'_>,
+    ) -> Result<Vec<Parameter>, Problem> {
+        let path = format!("{}.{}", place.path, place.name);
+        let config = self.tcp.resolve(place, fabric, carried)?;
+        let default = TcpKeys::default().resolve(place, fabric, carried)?;
+        let configs = (&config, &default);
+        Ok(derived::compare(&path, TcpKeys::RULES, configs, |key| self.tcp.is_given(key)))
+    }
+
+    fn marking(&self) -> Option<Marking> {
+        (T::COUNTS_MARKS || self.tcp.is_ecn_capable()).then_some(Marking::DCTCP)
+    }
+}
+
 /// A transport that a command has besides the built-in ones.
 #[derive(Clone, Copy, Debug)]
 pub struct Plugin {
     about: &'static About,
-    keys: &'static [&'static str],
+    keys: fn() -> Vec<&'static str>,
     read: Read,
 }
 
@@ -122,7 +197,20 @@ impl Plugin {
             let wrap = |config| external::Config::new(config).into();
             Ok(Box::new(Keys { keys, wrap }) as Box<dyn Erased>)
         };
-        Self { about: const { &T::ABOUT }, keys: T::KEYS, read }
+        Self { about: const { &T::ABOUT }, keys: || T::KEYS.to_vec(), read }
+    }
+
+    /// TCP with a congestion control of its own.
+    #[must_use]
+    pub fn congestion<T: Congestion>() -> Self {
+        let read = |table: &Table, origin| {
+            let [own, tcp] = divide(table, [T::KEYS, &keys_of_tcp()])?;
+            let keys: T = de::from_table(&own, origin)?;
+            let tcp = de::from_table(&tcp, origin)?;
+            Ok(Box::new(CongestionKeys { keys, tcp }) as Box<dyn Erased>)
+        };
+        let keys = || [T::KEYS, &keys_of_tcp()].concat();
+        Self { about: const { &T::ABOUT }, keys, read }
     }
 
     /// The name in scenarios, and what `rackweave list` says.
@@ -131,8 +219,8 @@ impl Plugin {
         self.about
     }
 
-    pub(super) const fn keys(&self) -> &'static [&'static str] {
-        self.keys
+    pub(super) fn keys(&self) -> Vec<&'static str> {
+        (self.keys)()
     }
 
     pub(super) fn read(&self, table: &Table, origin: Origin) -> Result<Box<dyn Erased>, DeError> {
