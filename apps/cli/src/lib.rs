@@ -51,6 +51,7 @@ use crate::args::{Args, Command, ListArgs, TopicArg};
 use crate::shell::{exit, is_output_lost, print};
 
 pub use rackweave_core as core;
+pub use rackweave_lab as lab;
 pub use rackweave_scenario as scenario;
 pub use rackweave_scenario::transport::Plugin;
 pub use rackweave_sim as sim;

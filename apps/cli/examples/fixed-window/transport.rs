@@ -282,6 +282,9 @@ impl Scheme for FixedWindow {
 
 #[cfg(test)]
 mod tests {
+    use rackweave::Plugin;
+    use rackweave::lab::{Batch, Scenario};
+    use rackweave::scenario::transport::plug_in;
     use rackweave::transport::tests::external::{External, ExternalSubject};
 
     use super::*;
@@ -298,5 +301,20 @@ mod tests {
         fn for_round_trip(rtt: Span) -> Config {
             Config::for_round_trip(Rate::from_gbps(10), rtt)
         }
+    }
+
+    #[test]
+    fn a_scenario_runs_it_next_to_a_built_in_one() {
+        plug_in(&[Plugin::transport::<Keys>()]).expect("a name of its own");
+        let text = "fabric = { topology = 'single-switch', hosts = 4 }\n\
+                    transport.fixed-window.window = 5\n\
+                    workload = { arrivals = 'permutation', sizes = '100 KB' }\n\
+                    sweep.transport.name = ['dctcp', 'fixed-window']";
+        let scenario = Scenario::parse("test.toml", text, ".".as_ref(), &[], None).expect("valid");
+        let results = Batch::new(scenario).run(None).expect("a run");
+        let names: Vec<&str> =
+            results.points.iter().map(|it| it.summary.transport.as_str()).collect();
+        assert_eq!(names, ["dctcp", "fixed-window"]);
+        assert!(results.warnings().next().is_none(), "every message ends");
     }
 }

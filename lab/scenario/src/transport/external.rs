@@ -306,3 +306,27 @@ pub fn plug_in(plugins: &[Plugin]) -> Result<(), PlugInError> {
 pub fn plugins() -> &'static [Plugin] {
     PLUGINS.get().map_or(&[], Vec::as_slice)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const fn plugin(about: &'static About) -> Plugin {
+        Plugin { about, keys: Vec::new, read: |_, _| Err(DeError::new("", "")) }
+    }
+
+    const fn about(name: &'static str) -> About {
+        About { name, description: "", profiles: &[], sources: &[] }
+    }
+
+    #[test]
+    fn a_plugin_has_a_name_of_its_own() {
+        const DCTCP: Plugin = plugin(&about("dctcp"));
+        const OWN: Plugin = plugin(&about("own"));
+        let refused = |plugins: &[Plugin]| plug_in(plugins).unwrap_err().to_string();
+        assert!(refused(&[OWN, DCTCP]).contains("`dctcp` is the name of a built-in transport"));
+        assert_eq!(refused(&[OWN, OWN]), "the plugin `own` is there twice");
+        // Not even the valid ones of such a list are there.
+        assert_eq!(plugins(), []);
+    }
+}
