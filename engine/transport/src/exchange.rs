@@ -53,7 +53,7 @@ pub struct Config {
 impl Config {
     /// The packets of most simulators, 1460 bytes behind the headers of TCP. Times and bounds are Rackweave's choice, because
     /// simulated hosts neither fall silent nor run out of memory.
-    pub const USUAL: Self = Self {
+    pub(crate) const USUAL: Self = Self {
         max_payload: 1460,
         header_bytes: 40,
         control_bytes: 40,
@@ -80,8 +80,7 @@ impl Config {
     }
 
     /// Number of packets of a message of this length.
-    #[must_use]
-    pub const fn packets(&self, bytes: u32) -> u32 {
+    pub(crate) const fn packets(&self, bytes: u32) -> u32 {
         bytes.div_ceil(self.max_payload)
     }
 
@@ -95,10 +94,7 @@ impl Config {
     }
 
     /// Checks the rules for these parameters, that each value in `own` is above zero (`true`), and the transport's own `priorities`.
-    ///
-    /// # Errors
-    /// See [`InvalidConfig`].
-    pub fn check(
+    pub(crate) fn check(
         &self,
         own: &[(&'static str, bool)],
         priorities: &[u8],
@@ -121,10 +117,11 @@ impl Config {
     }
 
     /// Checks that a peer is asked again before it is declared silent: `patience` is above `longest`, as `what` names it.
-    ///
-    /// # Errors
-    /// [`InvalidConfig::Patience`].
-    pub fn check_patience(&self, longest: Span, what: &'static str) -> Result<(), InvalidConfig> {
+    pub(crate) fn check_patience(
+        &self,
+        longest: Span,
+        what: &'static str,
+    ) -> Result<(), InvalidConfig> {
         InvalidConfig::unless(self.patience > longest, || InvalidConfig::Patience(what))
     }
 }

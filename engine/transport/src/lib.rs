@@ -37,7 +37,6 @@ mod common;
 pub mod datagram;
 pub mod dcpim;
 pub mod exchange;
-pub mod external;
 pub mod homa;
 mod machine;
 pub mod ndp;
@@ -50,8 +49,8 @@ pub mod swift;
 pub mod tcp;
 #[cfg(any(test, feature = "testkit"))]
 pub mod testkit;
-#[cfg(any(test, feature = "suite"))]
-pub mod tests;
+#[cfg(test)]
+mod tests;
 pub mod uet;
 
 pub use exchange::InvalidConfig;

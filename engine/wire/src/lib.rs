@@ -1,7 +1,7 @@
 //! Packet headers: typed structs that the state machines use, and their encodings.
 //!
 //! - [`homa`], [`tcp`], [`ndp`], [`phost`], [`polo`], [`pfabric`], [`sird`], [`swift`], [`dcpim`], [`uet`], [`datagram`]: the headers of one
-//!   protocol each; [`external`]: that of transports outside of the repository; [`Codec`]: their common interface, and [`Exchange`] that of most. [`transports!`] lists them.
+//!   protocol each; [`Codec`]: their common interface, and [`Exchange`] that of most. [`transports!`] lists them.
 //! - [`orca`], [`frisbee`], [`reduce`]: the packets of group systems.
 //! - [`Header`]: the header of any transport; [`frame`]: with Ethernet and IPv4 in front; [`overlay`]: inside a UDP
 //!   datagram; [`secure`]: the same between hosts that share a key.
@@ -32,7 +32,6 @@ pub mod datagram;
 pub mod dcpim;
 pub mod dump;
 mod exchange;
-pub mod external;
 pub mod frame;
 pub mod frisbee;
 pub mod homa;
@@ -87,8 +86,6 @@ macro_rules! transports {
             Uet => uet,
             /// Datagrams over UDP, without any reaction to congestion.
             Datagram => datagram,
-            /// A transport that is not in this repository.
-            External => external,
         }
     };
 }
@@ -165,21 +162,9 @@ impl Header {
         for_header!(self, header => header.message_bytes())
     }
 
-    /// The request or one-way message that the packet belongs to, whichever of the two hosts has sent it; `None` for TCP, whose
-    /// packets may carry bytes of several.
-    #[must_use]
-    pub fn exchange(&self) -> Option<MessageId> {
-        let id = for_header!(self, header => header.exchange())?;
-        Some(MessageId(id.get() & !1))
-    }
-
     /// Appends the header's bytes.
     pub fn encode(&self, layout: homa::Layout, ports: Ports, out: &mut Vec<u8>) {
         for_header!(self, header => Codec::encode(header, layout, ports, out));
-    }
-
-    fn fmt_line(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
-        for_header!(self, header => header.fmt_line(f))
     }
 }
 
@@ -197,6 +182,15 @@ impl HeaderTrait for Header {
     #[inline]
     fn rank(&self) -> Option<Rank> {
         for_header!(self, header => HeaderTrait::rank(header))
+    }
+
+    fn exchange_id(&self) -> Option<MessageId> {
+        let id = for_header!(self, header => header.exchange())?;
+        Some(MessageId(id.get() & !1))
+    }
+
+    fn describe(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        for_header!(self, header => header.fmt_line(f))
     }
 }
 

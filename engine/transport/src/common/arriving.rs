@@ -18,28 +18,22 @@ pub struct Arriving {
 
 /// A data packet that belongs to a message.
 #[derive(Clone, Copy, Debug)]
-pub struct Arrival {
-    /// The host that sends the message, for the packet that acknowledges this one.
-    pub peer: HostId,
-    /// The message's id.
-    pub id: u64,
-    /// Whether it expects no response.
-    pub one_way: bool,
+pub(crate) struct Arrival {
+    /// The message, for the packet that acknowledges this one.
+    pub(crate) peer: HostId,
+    pub(crate) id: u64,
+    pub(crate) one_way: bool,
     /// What has arrived of the message: the first packet that has not, and those behind it. `None` if all has.
-    pub acknowledged: Option<(u32, Sack)>,
-    /// Where the payload belongs.
-    pub placement: Placement,
+    pub(crate) acknowledged: Option<(u32, Sack)>,
+    pub(crate) placement: Placement,
 }
 
 /// Where a data packet belongs, as its header says.
 #[derive(Clone, Copy, Debug)]
-pub struct Place {
-    /// Length of the whole message.
-    pub message_length: u32,
-    /// Offset of the payload in the message.
-    pub offset: u32,
-    /// Length of the payload.
-    pub len: u16,
+pub(crate) struct Place {
+    pub(crate) message_length: u32,
+    pub(crate) offset: u32,
+    pub(crate) len: u16,
 }
 
 impl Arriving {
@@ -55,8 +49,7 @@ impl Arriving {
     }
 
     /// When a packet of the sender last arrived.
-    #[must_use]
-    pub const fn last_received(&self) -> Time {
+    pub(crate) const fn last_received(&self) -> Time {
         self.last_received
     }
 
@@ -70,7 +63,7 @@ impl Arriving {
 impl<S: Scheme<Incoming = Arriving>> Driven<S> {
     /// Notes a packet of the sender of a message of this length, and returns what has arrived of that; `None` if the packet belongs to
     /// no such message.
-    pub fn probed(
+    pub(crate) fn probed(
         &mut self,
         now: Time,
         from: HostId,
@@ -94,7 +87,7 @@ impl<S: Scheme<Incoming = Arriving>> Driven<S> {
     /// Notes a data packet, and delivers its message if that is complete; `None` if the packet belongs to no message, or there is no room
     /// to note it.
     #[inline]
-    pub fn arrived(
+    pub(crate) fn arrived(
         &mut self,
         now: Time,
         from: HostId,

@@ -1,11 +1,10 @@
 //! The parameters of the transports on [`Driven`], as its host and all drivers see them.
 
 use core::fmt::Debug;
-use std::sync::Arc;
 
 #[cfg(any(test, feature = "testkit"))]
 use rackweave_core::Rate;
-use rackweave_core::{Framing, HostId, Span, frame};
+use rackweave_core::{Framing, Span, frame};
 
 use super::{Driven, Scheme};
 use crate::exchange::{Config, InvalidConfig};
@@ -50,9 +49,7 @@ pub trait Parameters: Debug + Clone {
 
     /// See [`Profile::examples`].
     #[cfg(any(test, feature = "testkit"))]
-    fn examples(_link: Rate) -> Vec<Self> {
-        Vec::new()
-    }
+    fn examples(link: Rate) -> Vec<Self>;
 }
 
 impl<P: Parameters> Profile for P {
@@ -64,10 +61,6 @@ impl<P: Parameters> Profile for P {
     #[cfg(any(test, feature = "testkit"))]
     fn examples(link: Rate) -> Vec<Self> {
         P::examples(link)
-    }
-
-    fn host(self: Arc<Self>, id: HostId) -> Self::Host {
-        Driven::new(id, self)
     }
 
     fn check(&self) -> Result<(), InvalidConfig> {

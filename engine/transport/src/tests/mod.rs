@@ -1,15 +1,11 @@
-//! Tests of all transports, also of other crates: the network on which they run, and the suite that each of them passes.
+//! Test support for all transports: the network on which they run, and the suite that each of them passes.
 
-pub mod chaos;
-#[cfg(test)]
+pub(crate) mod chaos;
 pub(crate) mod driven;
-pub mod external;
 mod network;
-#[cfg(test)]
 mod patient;
-#[cfg(test)]
 pub(crate) mod stream_chaos;
 mod streams;
-pub mod suite;
+pub(crate) mod suite;
 
-pub use network::{Network, fabric};
+pub(crate) use network::{Network, fabric};
