@@ -6,7 +6,6 @@ mod args;
 mod compare;
 mod control;
 mod diagnose;
-mod dry_run;
 mod fabric;
 mod flow;
 mod outcome;
