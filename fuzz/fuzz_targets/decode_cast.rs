@@ -1,4 +1,4 @@
-//! Any bytes as a stream of files, in two pieces.
+//! Any bytes as a stream of files, in two pieces, and as a manifest.
 
 #![no_main]
 
@@ -7,4 +7,5 @@ mod checks;
 
 libfuzzer_sys::fuzz_target!(|bytes: &[u8]| {
     checks::stream(bytes);
+    checks::manifest(bytes);
 });

@@ -16,6 +16,7 @@ use crate::explore::ExploreArgs;
 use crate::generate::{self, CompletionsArgs, ManArgs};
 #[cfg(feature = "hosts")]
 use crate::image::ImageCommand;
+use crate::new_transport::NewTransportArgs;
 #[cfg(feature = "hosts")]
 use crate::reduce::ReduceCommand;
 use crate::report::ReportArgs;
@@ -96,6 +97,7 @@ pub(crate) enum Command {
     Reduce(ReduceCommand),
     /// Print the JSON schema of summary.json on standard output.
     Schema,
+    NewTransport(NewTransportArgs),
     /// Print the completions of a shell on standard output.
     Completions(CompletionsArgs),
     /// Write manual pages to a directory.

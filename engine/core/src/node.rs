@@ -64,3 +64,41 @@ pub trait Node {
     #[must_use]
     fn poll_event(&mut self) -> Option<Self::Event>;
 }
+
+impl<T: Node + ?Sized> Node for Box<T> {
+    type Header = T::Header;
+    type Event = T::Event;
+    type Placement = T::Placement;
+
+    fn handle_packet(&mut self, now: Time, port: u8, packet: &Packet<T::Header>) -> T::Placement {
+        (**self).handle_packet(now, port, packet)
+    }
+
+    fn handle_timeout(&mut self, now: Time) {
+        (**self).handle_timeout(now);
+    }
+
+    fn poll_transmit(&mut self, now: Time, port: u8) -> Option<Packet<T::Header>> {
+        (**self).poll_transmit(now, port)
+    }
+
+    fn poll_timeout(&self) -> Option<Time> {
+        (**self).poll_timeout()
+    }
+
+    fn prefetch(&self) {
+        (**self).prefetch();
+    }
+
+    fn prefetch_transmit(&self) {
+        (**self).prefetch_transmit();
+    }
+
+    fn prefetch_for(&self, packet: &Packet<T::Header>) {
+        (**self).prefetch_for(packet);
+    }
+
+    fn poll_event(&mut self) -> Option<T::Event> {
+        (**self).poll_event()
+    }
+}

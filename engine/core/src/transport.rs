@@ -320,3 +320,68 @@ pub trait Transport: Node<Event = Event, Placement = Placement> {
         RecoveryCounters::default()
     }
 }
+
+impl<T: Transport + ?Sized> Transport for Box<T> {
+    fn submit(&mut self, now: Time, message: Submit) -> Result<(), Refused> {
+        (**self).submit(now, message)
+    }
+
+    fn cancel(&mut self, now: Time, peer: HostId, id: MessageId) {
+        (**self).cancel(now, peer, id);
+    }
+
+    fn is_arriving(&self, peer: HostId, id: MessageId) -> bool {
+        (**self).is_arriving(peer, id)
+    }
+
+    fn is_leaving(&self, peer: HostId, id: MessageId) -> bool {
+        (**self).is_leaving(peer, id)
+    }
+
+    fn poll_left(&mut self) -> Option<(HostId, MessageId)> {
+        (**self).poll_left()
+    }
+
+    fn arrived_until(&mut self, at: Time) {
+        (**self).arrived_until(at);
+    }
+
+    fn framing(&self) -> Framing {
+        (**self).framing()
+    }
+
+    fn open(&mut self, now: Time, stream: Open) -> Result<(), Refused> {
+        (**self).open(now, stream)
+    }
+
+    fn write(
+        &mut self,
+        now: Time,
+        peer: HostId,
+        id: MessageId,
+        bytes: u64,
+        end: bool,
+    ) -> Result<(), Refused> {
+        (**self).write(now, peer, id, bytes, end)
+    }
+
+    fn consume(&mut self, now: Time, peer: HostId, id: MessageId, bytes: u64) {
+        (**self).consume(now, peer, id, bytes);
+    }
+
+    fn peer_restarted(&mut self, now: Time, peer: HostId) {
+        (**self).peer_restarted(now, peer);
+    }
+
+    fn round_trips(&self) -> Vec<RoundTrip> {
+        (**self).round_trips()
+    }
+
+    fn not_admitted(&self) -> u64 {
+        (**self).not_admitted()
+    }
+
+    fn recovery_counters(&self) -> RecoveryCounters {
+        (**self).recovery_counters()
+    }
+}

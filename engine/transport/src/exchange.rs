@@ -53,7 +53,7 @@ pub struct Config {
 impl Config {
     /// The packets of most simulators, 1460 bytes behind the headers of TCP. Times and bounds are Rackweave's choice, because
     /// simulated hosts neither fall silent nor run out of memory.
-    pub(crate) const USUAL: Self = Self {
+    pub const USUAL: Self = Self {
         max_payload: 1460,
         header_bytes: 40,
         control_bytes: 40,
@@ -80,7 +80,8 @@ impl Config {
     }
 
     /// Number of packets of a message of this length.
-    pub(crate) const fn packets(&self, bytes: u32) -> u32 {
+    #[must_use]
+    pub const fn packets(&self, bytes: u32) -> u32 {
         bytes.div_ceil(self.max_payload)
     }
 
@@ -94,7 +95,10 @@ impl Config {
     }
 
     /// Checks the rules for these parameters, that each value in `own` is above zero (`true`), and the transport's own `priorities`.
-    pub(crate) fn check(
+    ///
+    /// # Errors
+    /// See [`InvalidConfig`].
+    pub fn check(
         &self,
         own: &[(&'static str, bool)],
         priorities: &[u8],
@@ -117,11 +121,10 @@ impl Config {
     }
 
     /// Checks that a peer is asked again before it is declared silent: `patience` is above `longest`, as `what` names it.
-    pub(crate) fn check_patience(
-        &self,
-        longest: Span,
-        what: &'static str,
-    ) -> Result<(), InvalidConfig> {
+    ///
+    /// # Errors
+    /// [`InvalidConfig::Patience`].
+    pub fn check_patience(&self, longest: Span, what: &'static str) -> Result<(), InvalidConfig> {
         InvalidConfig::unless(self.patience > longest, || InvalidConfig::Patience(what))
     }
 }

@@ -37,6 +37,7 @@ mod common;
 pub mod datagram;
 pub mod dcpim;
 pub mod exchange;
+pub mod external;
 pub mod homa;
 mod machine;
 pub mod ndp;
@@ -49,8 +50,8 @@ pub mod swift;
 pub mod tcp;
 #[cfg(any(test, feature = "testkit"))]
 pub mod testkit;
-#[cfg(test)]
-mod tests;
+#[cfg(any(test, feature = "suite"))]
+pub mod tests;
 pub mod uet;
 
 pub use exchange::InvalidConfig;

@@ -75,7 +75,7 @@ macro_rules! define_transports {
             pub fn machine(&self, host: HostId) -> Machine {
                 match self {
                     $(Self::$variant(config) => {
-                        Machine::$variant(crate::$module::Host::new(host, Arc::clone(config)))
+                        Machine::$variant(Profile::host(Arc::clone(config), host))
                     })+
                 }
             }

@@ -1,11 +1,12 @@
 //! The interface of the parameters of every transport.
 
 use core::error::Error;
+use std::sync::Arc;
 
 #[cfg(any(test, feature = "testkit"))]
 use rackweave_core::Rate;
 use rackweave_core::frame::IPV4;
-use rackweave_core::{Event, Framing, Placement, Span, Transport};
+use rackweave_core::{Event, Framing, HostId, Placement, Span, Transport};
 use rackweave_wire::overlay;
 
 /// Bytes that precede every header inside a UDP datagram ([`rackweave_wire::overlay`]), from the IP header on.
@@ -46,7 +47,13 @@ pub trait Profile: Clone {
     /// tests and fuzzing go over all transports.
     #[cfg(any(test, feature = "testkit"))]
     #[must_use]
-    fn examples(link: Rate) -> Vec<Self>;
+    fn examples(_link: Rate) -> Vec<Self> {
+        Vec::new()
+    }
+
+    /// Creates the state machine of a host.
+    #[must_use]
+    fn host(self: Arc<Self>, id: HostId) -> Self::Host;
 
     /// The transport's name with these parameters, one of [`Profile::NAMES`].
     #[must_use]

@@ -126,6 +126,19 @@ impl Word for Id64 {
     }
 }
 
+impl<const N: usize> Word for [u32; N] {
+    fn put(self, out: &mut Vec<u8>) {
+        self.into_iter().for_each(|word| out.put_u32(word));
+    }
+    fn read(reader: &mut Reader<'_>) -> Result<Self, Malformed> {
+        let mut words = [0; N];
+        for word in &mut words {
+            *word = reader.u32()?;
+        }
+        Ok(words)
+    }
+}
+
 impl Word for Sack {
     fn put(self, out: &mut Vec<u8>) {
         out.put_u64(self.bits());

@@ -1,7 +1,7 @@
 //! Packet headers: typed structs that the state machines use, and their encodings.
 //!
 //! - [`homa`], [`tcp`], [`ndp`], [`phost`], [`polo`], [`pfabric`], [`sird`], [`swift`], [`dcpim`], [`uet`], [`datagram`]: the headers of one
-//!   protocol each; [`Codec`]: their common interface, and [`Exchange`] that of most. [`transports!`] lists them.
+//!   protocol each; [`external`]: that of transports outside of the repository; [`Codec`]: their common interface, and [`Exchange`] that of most. [`transports!`] lists them.
 //! - [`orca`], [`frisbee`], [`reduce`]: the packets of group systems.
 //! - [`Header`]: the header of any transport; [`frame`]: with Ethernet and IPv4 in front; [`overlay`]: inside a UDP
 //!   datagram; [`secure`]: the same between hosts that share a key.
@@ -32,6 +32,7 @@ pub mod datagram;
 pub mod dcpim;
 pub mod dump;
 mod exchange;
+pub mod external;
 pub mod frame;
 pub mod frisbee;
 pub mod homa;
@@ -86,6 +87,8 @@ macro_rules! transports {
             Uet => uet,
             /// Datagrams over UDP, without any reaction to congestion.
             Datagram => datagram,
+            /// A transport that is not in this repository.
+            External => external,
         }
     };
 }

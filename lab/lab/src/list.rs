@@ -50,7 +50,7 @@ fn transports() -> Vec<Item> {
             item
         })
     });
-    let transports = transport::Name::ALL.iter().map(|name| item(name.about()));
+    let transports = transport::Name::all().into_iter().map(|name| item(name.about()));
     transports.chain(schemes).collect()
 }
 

@@ -41,10 +41,12 @@ macro_rules! keys {
         impl $Keys {
             /// The names of the keys, in the order of their declaration.
             pub const NAMES: &'static [&'static str] = &[$(stringify!($key)),*];
+        }
 
-            /// Returns whether the scenario gives this key.
-            #[allow(dead_code, reason = "only transports compare their keys with defaults")]
-            pub(crate) fn is_given(&self, key: &str) -> bool {
+        impl $crate::keys::Declared for $Keys {
+            const KEYS: &'static [&'static str] = Self::NAMES;
+
+            fn is_given(&self, key: &str) -> bool {
                 $((key == stringify!($key) && self.$key.is_some()) ||)* false
             }
         }
@@ -52,14 +54,28 @@ macro_rules! keys {
 }
 pub use keys;
 
+/// The keys of a table, as [`keys!`] declares them.
+pub trait Declared {
+    /// The names of the keys, in the order of their declaration.
+    const KEYS: &'static [&'static str];
+
+    /// Returns whether the scenario gives this key.
+    fn is_given(&self, key: &str) -> bool;
+}
+
 /// The set of names from which a table chooses by its key `name`.
 pub trait Choice: Copy + PartialEq + Sized + 'static {
     /// The checked keys of a choice.
     type Keys;
-    /// All choices.
+    /// All choices that are built in.
     const ALL: &'static [Self];
     /// The keys that are valid for all choices.
     const COMMON: &'static [&'static str];
+
+    /// All choices.
+    fn all() -> Vec<Self> {
+        Self::ALL.to_vec()
+    }
 
     /// The name, and the text that `rackweave list` prints about it.
     fn about(self) -> &'static About;
@@ -75,17 +91,17 @@ pub trait Choice: Copy + PartialEq + Sized + 'static {
     /// Reads the keys of this choice from a table without the common ones.
     fn read_keys(self, table: &Table, origin: Origin) -> Result<Self::Keys, DeError>;
 
-    /// Returns the error for a name that is not in [`Choice::ALL`].
+    /// Returns the error for a name that no choice has.
     fn unknown(text: &str) -> DeError;
 
     /// Returns the choice with this name.
     fn named(name: &str) -> Option<Self> {
-        Self::ALL.iter().copied().find(|choice| choice.as_str() == name)
+        Self::all().into_iter().find(|choice| choice.as_str() == name)
     }
 
     /// The names of all choices.
     fn names() -> Vec<&'static str> {
-        Self::ALL.iter().map(|choice| choice.as_str()).collect()
+        Self::all().iter().map(|choice| choice.as_str()).collect()
     }
 }
 
@@ -229,7 +245,8 @@ pub fn read<'a, C: Choice>(
 
 /// Returns the error text for a key that only other choices have, and the first of these choices.
 fn foreign<C: Choice>(name: C, key: &str) -> Option<(String, &'static str)> {
-    let others = C::ALL.iter().filter(|other| other.keys().contains(&key));
+    let all = C::all();
+    let others = all.iter().filter(|other| other.keys().contains(&key));
     let others: Vec<&str> = others.map(|other| other.as_str()).collect();
     let (last, before) = others.split_last()?;
     let all = match before {

@@ -2,6 +2,7 @@
 
 mod datagram;
 mod dcpim;
+mod external;
 mod homa;
 mod oracle;
 mod pfabric;
@@ -20,6 +21,9 @@ use rackweave_transport::TransportConfig;
 
 use self::datagram::DatagramKeys;
 use self::dcpim::DcPimKeys;
+pub use self::external::{
+    Congestion, External, PlugInError, Plugin, plug_in, plugins, refused_name,
+};
 use self::homa::HomaKeys;
 use self::oracle::OracleKeys;
 pub use self::oracle::check as check_oracle;
@@ -33,7 +37,7 @@ use self::uet::UetKeys;
 use super::de::{self, DeError};
 use super::derived::{self, Parameter};
 use super::fabric::{self, Queues};
-use super::keys::{self, Carried, Choice, Place, is_on_streams, read_label};
+use super::keys::{self, Carried, Choice, Declared as _, Place, is_on_streams, read_label};
 use super::problem::{Problem, SweptKeys};
 use super::testbed::World;
 use super::tree::{Entry, Node, Origin, Table, Value};
@@ -52,6 +56,8 @@ macro_rules! transports {
                 #[doc = concat!("`", stringify!($Name), "`, as `rackweave list` describes it.")]
                 $Name,
             )+
+            /// A transport of another crate.
+            External(&'static Plugin),
         }
 
         /// The keys of a transport.
@@ -60,6 +66,8 @@ macro_rules! transports {
                 #[doc = concat!("Those of `", stringify!($Name), "`.")]
                 $Name(Box<$Keys>),
             )+
+            /// Those of a transport of another crate.
+            External(Box<dyn external::Erased>),
         }
 
         impl Choice for Name {
@@ -67,21 +75,28 @@ macro_rules! transports {
             const ALL: &'static [Self] = &[$(Self::$Name,)+];
             const COMMON: &'static [&'static str] = &["name", "label", "over", "patience"];
 
+            fn all() -> Vec<Self> {
+                Self::ALL.iter().copied().chain(plugins().iter().map(Self::External)).collect()
+            }
+
             fn about(self) -> &'static About {
                 match self {
                     $(Self::$Name => &$about,)+
+                    Self::External(plugin) => plugin.about(),
                 }
             }
 
             fn keys(self) -> Vec<&'static str> {
                 match self {
                     $(Self::$Name => $Keys::NAMES.to_vec(),)+
+                    Self::External(plugin) => plugin.keys(),
                 }
             }
 
             fn read_keys(self, table: &Table, origin: Origin) -> Result<Keys, DeError> {
                 Ok(match self {
                     $(Self::$Name => Keys::$Name(de::from_table(table, origin)?),)+
+                    Self::External(plugin) => Keys::External(plugin.read(table, origin)?),
                 })
             }
 
@@ -100,6 +115,7 @@ macro_rules! transports {
             ) -> Result<TransportConfig, Problem> {
                 Ok(match self {
                     $(Self::$Name(keys) => keys.resolve(place, fabric, carried)?.into(),)+
+                    Self::External(keys) => keys.resolve(place, fabric, carried)?,
                 })
             }
 
@@ -118,6 +134,7 @@ macro_rules! transports {
                         let configs = (&config, &default);
                         derived::compare(&path, $Keys::RULES, configs, |key| keys.is_given(key))
                     })+
+                    Self::External(keys) => keys.parameters(place, fabric, carried)?,
                 })
             }
         }
@@ -365,6 +382,7 @@ impl Chosen {
             }
             Keys::Tcp(keys) => keys.is_ecn_capable().then_some(Marking::DCTCP),
             Keys::Uet(keys) => keys.marking(),
+            Keys::External(keys) => keys.marking(),
             _ => None,
         }
     }
@@ -411,7 +429,8 @@ impl Chosen {
             let place = Place { path: "", name: name.as_str() };
             keys.resolve(place, fabric, carried).ok().filter(TransportConfig::has_streams)
         };
-        let having = Name::ALL.iter().filter(|name| has_streams(name).is_some());
+        let all = Name::all();
+        let having = all.iter().filter(|name| has_streams(name).is_some());
         let having: Vec<_> = having.map(|name| name.as_str()).collect();
         let message = format!("{} has no streams", self.name.as_str());
         Err(Problem::new(format!("{path}.exchange"), message).with_help(format!(

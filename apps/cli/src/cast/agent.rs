@@ -282,6 +282,10 @@ impl Applications {
 
 /// Decides about a stream that is offered to the applications.
 fn decide(shared: &Shared, offer: Offer, keyed: bool) -> Decision {
+    // Applications get whole streams: the sender goes on without an answer.
+    if offer.is_manifest() {
+        return Decision::Refuse(Reason::Refused);
+    }
     let mut applications = lock(shared);
     // Its sender was started again: the application that receives it waits for it by the time at which the new sink is created.
     let chosen = match applications.receiving.contains(&offer.stream) {

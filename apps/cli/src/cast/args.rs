@@ -6,7 +6,10 @@ use std::path::PathBuf;
 use clap::ValueEnum;
 use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 use miette::miette;
-use rackweave_cast::sink::{Folder, FolderConfig, Handovers, Output, Sink, SinkError};
+use rackweave_cast::format::is_manifest;
+use rackweave_cast::sink::{
+    Comparing, Folder, FolderConfig, Handovers, Manifests, Output, Sink, SinkError,
+};
 use rackweave_cast::store::Cancel;
 use rackweave_core::{Bytes, Rate, Span};
 use rackweave_orca::host::Spread;
@@ -43,6 +46,15 @@ pub(crate) struct SendArgs {
     /// Omit symbolic links, devices and pipes in directories (default: they are an error).
     #[arg(long)]
     pub(super) skip_special: bool,
+    /// Print what would be sent to whom; nothing is sent and no receiver changes anything.
+    #[arg(long, short = 'n')]
+    pub(super) dry_run: bool,
+    /// With --dry-run: print all names.
+    #[arg(long, short, requires = "dry_run")]
+    pub(super) verbose: bool,
+    /// Compare files by their hashes (default: by length and time).
+    #[arg(long, short)]
+    pub(super) checksum: bool,
     /// Send to all members of this group (`receive --group`), found by multicast.
     #[arg(long, value_name = "NAME", conflicts_with = "to", value_parser = group)]
     pub(super) group: Option<String>,
@@ -163,6 +175,9 @@ impl SendArgs {
         if self.files.iter().any(|file| file.as_os_str() == "-") && self.files.len() > 1 {
             return Err(miette!("standard input cannot be combined with files"));
         }
+        if self.is_stdin() && (self.dry_run || self.checksum) {
+            return Err(miette!("--dry-run and --checksum compare files, and not standard input"));
+        }
         if self.common.fabric.is_none() && self.socket.is_none() {
             match self.spread {
                 Some(Spread::Relay) => {
@@ -217,6 +232,9 @@ impl SendArgs {
             controller: _,
             timeout: _,
             skip_special,
+            dry_run,
+            verbose: _,
+            checksum,
             spread,
             rate,
             mtu,
@@ -229,6 +247,8 @@ impl SendArgs {
         let refused = [
             ("--fabric", common.fabric.is_some() && !agent),
             ("--skip-special", *skip_special && !agent),
+            ("--dry-run", *dry_run),
+            ("--checksum", *checksum),
             ("--spread", spread.is_some() && !agent),
             ("--rate", rate.is_some() && tcp),
             ("--mtu", mtu.is_some() && tcp),
@@ -331,7 +351,13 @@ impl Target {
         Ok(match self {
             Self::Folder(config) => {
                 let config = FolderConfig { cancel: cancel.clone(), ..config.clone() };
-                Box::new(Folder::new(config, stream)?)
+                match is_manifest(stream) {
+                    true => Box::new(Comparing::new(config)?),
+                    false => Box::new(Folder::new(config, stream)?),
+                }
+            }
+            Self::Stdout(_) if is_manifest(stream) => {
+                Box::new(Comparing::with_nothing(Manifests::default()))
             }
             Self::Stdout(output) => output.sink(stream)?,
         })
@@ -352,6 +378,7 @@ impl ReceiveArgs {
             limit: None,
             cancel: Cancel::never(),
             handovers: Handovers::default(),
+            manifests: Manifests::default(),
         };
         if self.is_stdout() {
             let output = rackweave_linux::sys::standard_output()

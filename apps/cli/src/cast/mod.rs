@@ -6,6 +6,7 @@ mod args;
 mod compare;
 mod control;
 mod diagnose;
+mod dry_run;
 mod fabric;
 mod flow;
 mod outcome;

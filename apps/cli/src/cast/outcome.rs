@@ -3,7 +3,7 @@
 use std::net::SocketAddr;
 
 use rackweave_cast::orca::{ReceiverProgress, SendView};
-use rackweave_cast::sink::FileDone;
+use rackweave_cast::sink::{Comparison, FileDone};
 use rackweave_orca::flow::{ReceiverStatus, SlowReason};
 use rackweave_orca::host::Spread;
 use rackweave_wire::orca::Reason;
@@ -54,7 +54,7 @@ pub(super) const fn why(reason: Reason) -> &'static str {
 }
 
 /// Returns why a receiver does not have everything, in a few words for JSON; `None` if it has.
-fn failure(receiver: &ReceiverProgress) -> Option<&'static str> {
+pub(super) fn failure(receiver: &ReceiverProgress) -> Option<&'static str> {
     match receiver.status {
         ReceiverStatus::Completed => None,
         ReceiverStatus::Lost(reason) => Some(why(reason)),
@@ -108,6 +108,7 @@ impl Outcome {
             let seconds = receiver.seconds.unwrap_or(self.seconds);
             json!({
                 "host": receiver.address.to_string(), "state": state(receiver), "bytes": bytes,
+                "there_bytes": receiver.there,
                 "resumed_at": receiver.from, "wall_s": seconds,
                 "bits_per_second": (bytes as f64 * 8.0 / seconds.max(1e-9)) as u64,
                 "repair_bytes": receiver.repairs, "mtu": receiver.mtu,
@@ -154,17 +155,39 @@ impl Outcome {
             let address = receiver.address.to_string();
             let width = width.unwrap_or(0);
             text += &format!(
-                "{address:width$}  {:8}  {} in {seconds:.2} s, {speed}, {} retransmitted",
+                "{address:width$}  {:8}  {}",
                 state(receiver),
-                size(bytes),
-                size(receiver.repairs),
+                match (bytes, receiver.there) {
+                    (0, Some(there)) => format!("sent 0, already there {}", size(there)),
+                    _ => format!(
+                        "{} in {seconds:.2} s, {speed}, {} retransmitted",
+                        size(bytes),
+                        size(receiver.repairs)
+                    ),
+                },
             );
+            if let Some(there) = receiver.there.filter(|there| bytes > 0 && *there > 0) {
+                text += &format!(", already there {}", size(there));
+            }
             if receiver.from > 0 {
                 text += &format!(", resumed at {}", size(receiver.from));
             }
             text += "\n";
         }
         let content = self.view.content.max(1);
+        let of = self.view.receivers.len();
+        let has_all = |it: &&ReceiverProgress| it.there == Some(self.view.content);
+        let there = self.view.receivers.iter().filter(has_all).count();
+        if there == of {
+            text += &format!(
+                "sent 0, already there {} at {there} of {of} receivers\n",
+                size(self.view.content)
+            );
+            return text;
+        }
+        if there > 0 {
+            text += &format!("already there at {there} of {of} receivers; ");
+        }
         text += &format!(
             "{} by {} in {:.2} s; the sender's link carried {} ({:.2} x the files)\n",
             size(self.view.content),
@@ -175,6 +198,48 @@ impl Outcome {
         );
         text
     }
+}
+
+/// Reports what a sender's files and the files of this host have in common.
+pub(super) fn report_comparison(
+    args: &ReceiveArgs,
+    from: SocketAddr,
+    comparison: &Comparison,
+) -> miette::Result<()> {
+    let Comparison { purpose, files, bytes, lacking_files, lacking_bytes, is_complete } =
+        *comparison;
+    if args.common.json {
+        let document = json!({
+            "from": from.to_string(), "files": files, "bytes": bytes,
+            "lacking_files": lacking_files, "lacking_bytes": lacking_bytes, "dry_run": purpose.dry_run,
+        });
+        let line = events::line("compared", document);
+        if args.is_stdout() {
+            status(&line);
+        } else {
+            print(&line)?;
+        }
+        return Ok(());
+    }
+    // What is lacking is reported when it has been received.
+    if purpose.dry_run || is_complete {
+        let there = size(bytes - lacking_bytes);
+        let text = match purpose.dry_run {
+            true => format!(
+                "dry run of {from}: {lacking_files} of {files} files ({}) would be sent, already there {there}\n",
+                size(lacking_bytes)
+            ),
+            false => {
+                format!("{from}: nothing to receive, already there {there} in {files} files\n")
+            }
+        };
+        if args.is_stdout() {
+            status(&text);
+        } else {
+            print(&text)?;
+        }
+    }
+    Ok(())
 }
 
 /// Reports a received stream, or why it failed.

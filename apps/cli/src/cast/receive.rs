@@ -13,7 +13,7 @@ use rackweave_core::{Span, Time};
 use rackweave_wire::orca::{PORT, Reason};
 
 use super::args::ReceiveArgs;
-use super::outcome::report;
+use super::outcome::{report, report_comparison};
 use super::{agent_client, compare, interrupted};
 use crate::shell::signal::Interrupt;
 use crate::shell::{exit, size, status};
@@ -124,6 +124,17 @@ fn run(
                     show.clear();
                     let seconds = engine.clock().now().since(began).as_secs_f64();
                     ended = Some(report(args, from, bytes, &files, seconds, None)?);
+                }
+                EngineEvent::Compared { from, comparison, .. } => {
+                    show.clear();
+                    report_comparison(args, from, &comparison)?;
+                    if comparison.is_complete || comparison.purpose.dry_run {
+                        ended = Some(exit::DONE);
+                    } else {
+                        // What is lacking follows.
+                        began = engine.clock().now();
+                        given_up = args.once.then_some((began + successor_timeout, from));
+                    }
                 }
                 // The invitation was an old one that was sent again, or its sender was killed at once.
                 EngineEvent::ReceiveFailed { reason, error: None, bytes: 0, .. }

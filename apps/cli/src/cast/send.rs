@@ -6,20 +6,23 @@ use std::net::{IpAddr, SocketAddr};
 use indicatif::{MultiProgress, ProgressBar, ProgressDrawTarget, ProgressStyle};
 use miette::miette;
 use rackweave_cast::control::{KeyProof, SendRequest};
-use rackweave_cast::orca::{Engine, EngineEvent, FabricPlace, ReceiverProgress, SendView};
-use rackweave_cast::source::{Files, Pipe, Source, SourceError};
+use rackweave_cast::format::Purpose;
+use rackweave_cast::orca::{
+    Cast, CastConfig, CastView, Engine, FabricPlace, ReceiverProgress, SendView,
+};
+use rackweave_cast::source::{Catalogue as _, Files, Listing, Pipe, Source};
 use rackweave_core::{HostId, Span, Time};
 use rackweave_linux::sys::route_to;
 use rackweave_orca::flow::ReceiverStatus;
 use rackweave_orca::host::Spread;
-use rackweave_wire::orca::{Reason, Session};
+use rackweave_wire::orca::Reason;
 
 use super::args::{MethodArg, SendArgs, Way};
 use super::flow::FlowArgs;
 use super::outcome::{Outcome, interruption, is_complete, state, why};
-use super::{agent_client, compare, diagnose, fabric};
+use super::{agent_client, compare, diagnose, dry_run, fabric};
 use crate::shell::signal::Interrupt;
-use crate::shell::{events, exit, print, rate, size, status};
+use crate::shell::{escaped, events, exit, print, rate, size, status};
 
 /// How long members of a group may take to answer.
 const QUERY_TIMEOUT: Span = Span::from_ms(80);
@@ -152,22 +155,19 @@ fn send_to(args: &SendArgs, interrupted: &Interrupt) -> miette::Result<u8> {
         return compare::send_copies(args, config, flow, interrupted);
     }
     // Unreadable files are reported before any receiver is contacted.
-    let files = files_of(args)?;
+    let listing = listing(args)?;
     config.flow = flow;
     let mut engine = match Engine::new(config, None) {
         Ok(engine) => engine,
         Err(error) => {
             if let Some(path) = agent_client::fallback(&error) {
                 args.carried_by(Way::Agent)?;
+                let files = listing.map(|listing| all_of(&listing)).transpose()?;
                 return agent_client::send(args, &path, request, files, interrupted);
             }
             status(&format!("error: {error}\n"));
             return Ok(exit::FAILED);
         }
-    };
-    let source = match files {
-        Some(files) => files,
-        None => source(args)?,
     };
     let waker = engine.waker();
     interrupted.on_first(move || waker.wake());
@@ -181,12 +181,18 @@ fn send_to(args: &SendArgs, interrupted: &Interrupt) -> miette::Result<u8> {
             (reach.spread, reach.by_unicast)
         }
     };
-    let session = match engine.open(source, &hosts, spread, flow) {
-        Ok(session) => session,
-        Err(error) => return Err(miette!("{error}")),
+    let names: Vec<(String, u64)> = match &listing {
+        Some(listing) if args.dry_run => names(listing),
+        _ => Vec::new(),
     };
-    engine.serve_by_unicast(session, &by_unicast);
-    run(args, &mut engine, (session, &hosts), spread, interrupted)
+    let purpose = Purpose { dry_run: args.dry_run, checksum: args.checksum };
+    let config = CastConfig { spread, by_unicast, flow, purpose };
+    let cast = match listing {
+        Some(listing) => Cast::files(&mut engine, Box::new(listing), &hosts, config),
+        None => Cast::stream(&mut engine, pipe(args)?, &hosts, config),
+    };
+    let cast = cast.map_err(|error| miette!("{error}"))?;
+    run(args, &mut engine, (cast, &names), spread, interrupted)
 }
 
 /// Configures this host's role in its fabric.
@@ -218,34 +224,41 @@ fn join_fabric(args: &SendArgs, place: &mut FabricPlace) -> miette::Result<()> {
     Ok(())
 }
 
-/// Returns the files to send; `None` for standard input.
+/// Returns the stream of all files; `None` for standard input.
 fn files_of(args: &SendArgs) -> miette::Result<Option<Box<dyn Source>>> {
-    match args.is_stdin() {
-        true => Ok(None),
-        false => source(args).map(Some),
-    }
+    listing(args)?.map(|listing| all_of(&listing)).transpose()
 }
 
-fn source(args: &SendArgs) -> miette::Result<Box<dyn Source>> {
-    let wrong = |error: SourceError| miette!("{error}");
-    if args.is_stdin() {
-        let input = rackweave_linux::sys::standard_input()
-            .map_err(|error| miette!("cannot read standard input: {error}"))?;
-        let input: Box<dyn Read + Send> = Box::new(input);
-        let stream = rackweave_linux::random();
-        let limit = args.spool_limit.map(|limit| limit.0);
-        let name = args.name.as_str();
-        if rackweave_cast::format::check_path(name.as_bytes()).is_err() {
-            return Err(miette!("--name {name:?}: must be a relative path without `..`"));
-        }
-        let pipe = Pipe::new(name, input, &args.spool, stream, 1 << 18, limit).map_err(wrong)?;
-        return Ok(Box::new(pipe));
+/// Returns the stream of all files.
+fn all_of(listing: &Listing) -> miette::Result<Box<dyn Source>> {
+    Ok(Box::new(Files::of(listing, |_| true).map_err(|error| miette!("{error}"))?))
+}
+
+/// Returns standard input.
+fn pipe(args: &SendArgs) -> miette::Result<Box<dyn Source>> {
+    let input = rackweave_linux::sys::standard_input()
+        .map_err(|error| miette!("cannot read standard input: {error}"))?;
+    let input: Box<dyn Read + Send> = Box::new(input);
+    let stream = rackweave_linux::random();
+    let limit = args.spool_limit.map(|limit| limit.0);
+    let name = args.name.as_str();
+    if rackweave_cast::format::check_path(name.as_bytes()).is_err() {
+        return Err(miette!("--name {name:?}: must be a relative path without `..`"));
     }
-    let files = Files::new(&args.files).map_err(wrong)?;
-    if let Some(first) = files.skipped().first()
+    let pipe = Pipe::new(name, input, &args.spool, stream, 1 << 18, limit);
+    Ok(Box::new(pipe.map_err(|error| miette!("{error}"))?))
+}
+
+/// Returns the files to send; `None` for standard input.
+fn listing(args: &SendArgs) -> miette::Result<Option<Listing>> {
+    if args.is_stdin() {
+        return Ok(None);
+    }
+    let listing = Listing::new(&args.files).map_err(|error| miette!("{error}"))?;
+    if let Some(first) = listing.skipped().first()
         && !args.skip_special
     {
-        let others = match files.skipped().len() - 1 {
+        let others = match listing.skipped().len() - 1 {
             0 => String::new(),
             others => format!(", and {others} others"),
         };
@@ -255,19 +268,26 @@ fn source(args: &SendArgs) -> miette::Result<Box<dyn Source>> {
             first.display()
         ));
     }
-    for path in files.skipped() {
+    for path in listing.skipped() {
         status(&format!(
             "note: {} is a symbolic link or a special file and is not sent\n",
             path.display()
         ));
     }
-    Ok(Box::new(files))
+    Ok(Some(listing))
+}
+
+/// Returns the names and lengths of the files, for people.
+fn names(listing: &Listing) -> Vec<(String, u64)> {
+    let headers = listing.headers();
+    let name = |path: &[u8]| escaped(&String::from_utf8_lossy(path));
+    headers.iter().map(|it| (name(&it.path), it.length.unwrap_or(0))).collect()
 }
 
 fn run(
     args: &SendArgs,
     engine: &mut Engine,
-    (mut session, hosts): (Session, &[HostId]),
+    (mut cast, names): (Cast, &[(String, u64)]),
     spread: Spread,
     interrupted: &Interrupt,
 ) -> miette::Result<u8> {
@@ -276,7 +296,7 @@ fn run(
     let began = engine.clock().now();
     let mut show = Show::new(shown, args, began);
     let mut stopped = false;
-    let (view, error) = loop {
+    loop {
         let until = match engine.turn() {
             Ok(until) => until,
             Err(error) => {
@@ -284,30 +304,31 @@ fn run(
                 return Ok(exit::FAILED);
             }
         };
-        let mut end = None;
         while let Some(event) = engine.poll_event() {
-            match event {
-                EngineEvent::Sent { view, error, .. } => end = Some((view, error)),
-                EngineEvent::Renewed { session: next, .. } => session = next,
-                _ => {}
-            }
-        }
-        if let Some(end) = end {
-            break end;
+            cast.handle(engine, event);
         }
         if interrupted.is_set() && !stopped {
             stopped = true;
-            engine.abort(session);
+            cast.abort(engine);
             continue;
         }
-        let redraw = show.draw(engine, session);
-        let until = [until, redraw].into_iter().flatten().min();
+        if cast.is_over() {
+            break;
+        }
+        let due = cast.poll(engine).map_err(|error| miette!("{error}"))?;
+        let redraw = show.draw(engine, &cast);
+        let until = [until, due, redraw].into_iter().flatten().min();
         engine.wait(until).map_err(|error| miette!("cannot wait: {error}"))?;
-    };
+    }
     let seconds = engine.clock().now().since(began).as_secs_f64();
     // The last turn sends the closing packets.
     let _ = engine.turn();
     show.end();
+    let CastView { sent: view, lacking } = cast.view(engine);
+    if args.dry_run && !stopped {
+        return dry_run::report(args, &view, &lacking, names);
+    }
+    let error = cast.take_error();
     let outcome = Outcome { view, seconds, spread, link_bytes: engine.stats().sent_bytes };
     let mut code = if args.common.json {
         events::emit("result", outcome.json())?
@@ -327,12 +348,7 @@ fn run(
         status(interruption(args, &outcome.view));
         return Ok(exit::INTERRUPTED);
     }
-    for (to, host) in args.to.iter().zip(hosts) {
-        let Some(receiver) = outcome.view.receivers.iter().find(|it| it.host == *host) else {
-            code = exit::FAILED;
-            status(&format!("error: {to}: nothing was sent to it\n"));
-            continue;
-        };
+    for (to, receiver) in args.to.iter().zip(&outcome.view.receivers) {
         if is_complete(receiver) {
             continue;
         }
@@ -395,17 +411,17 @@ impl Show {
     }
 
     /// Draws at most every 200 ms; returns when to call it again.
-    fn draw(&mut self, engine: &Engine, session: Session) -> Option<Time> {
+    fn draw(&mut self, engine: &Engine, cast: &Cast) -> Option<Time> {
         self.all.as_ref()?;
         let now = engine.clock().now();
         if now >= self.next {
             self.next = now + Span::from_ms(200);
-            let view = engine.view(session)?;
+            let view = cast.view(engine).sent;
             for (address, bar) in &self.bars {
                 let Some(receiver) = view.receivers.iter().find(|it| it.address == *address) else {
                     continue;
                 };
-                bar.set_length(view.length.0.max(1));
+                bar.set_length(receiver.of.max(1));
                 bar.set_position(receiver.have);
                 let speed = rate(receiver.bits_per_second as f64);
                 let repairs = size(receiver.repairs);
@@ -450,7 +466,7 @@ impl Sums {
         let active = || view.receivers.iter().filter(|it| !is_lost(it));
         let have: u64 = active().map(|it| it.have).sum();
         let new: u64 = active().map(|it| it.have.saturating_sub(it.from)).sum();
-        let of = view.length.0 * active().count() as u64;
+        let of: u64 = active().map(|it| it.of).sum();
         let missing = of.saturating_sub(have);
         let seconds = missing as f64 / new as f64 * since.as_secs_f64();
         let left = (view.length.1 && new > 0).then_some(seconds.ceil() as u64);
@@ -481,17 +497,10 @@ mod tests {
 
     #[test]
     fn the_total_counts_all_receivers_and_estimates_the_rest() {
-        let receiver = |number: u32, have, status| ReceiverProgress {
-            host: HostId(number),
-            address: SocketAddr::from(([192, 0, 2, number as u8], 6722)),
-            have,
-            from: 0,
-            status,
-            bits_per_second: 0,
-            repairs: 0,
-            slow_reason: None,
-            mtu: None,
-            seconds: None,
+        let receiver = |number: u32, have, status| {
+            let address = SocketAddr::from(([192, 0, 2, number as u8], 6722));
+            let none = ReceiverProgress::new(HostId(number), Some(address), status);
+            ReceiverProgress { have, of: 1000, ..none }
         };
         let mut receivers: Vec<_> =
             (0..50).map(|number| receiver(number, 250, ReceiverStatus::Attached)).collect();

@@ -5,6 +5,7 @@ mod cast_agent;
 mod cast_applications;
 mod cast_edges;
 mod cast_floods;
+mod cast_manifest;
 mod cast_obstacles;
 mod cast_pauses;
 mod cast_restarts;

@@ -18,22 +18,28 @@ pub struct Arriving {
 
 /// A data packet that belongs to a message.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Arrival {
-    /// The message, for the packet that acknowledges this one.
-    pub(crate) peer: HostId,
-    pub(crate) id: u64,
-    pub(crate) one_way: bool,
+pub struct Arrival {
+    /// The host that sends the message, for the packet that acknowledges this one.
+    pub peer: HostId,
+    /// The message's id.
+    pub id: u64,
+    /// Whether it expects no response.
+    pub one_way: bool,
     /// What has arrived of the message: the first packet that has not, and those behind it. `None` if all has.
-    pub(crate) acknowledged: Option<(u32, Sack)>,
-    pub(crate) placement: Placement,
+    pub acknowledged: Option<(u32, Sack)>,
+    /// Where the payload belongs.
+    pub placement: Placement,
 }
 
 /// Where a data packet belongs, as its header says.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Place {
-    pub(crate) message_length: u32,
-    pub(crate) offset: u32,
-    pub(crate) len: u16,
+pub struct Place {
+    /// Length of the whole message.
+    pub message_length: u32,
+    /// Offset of the payload in the message.
+    pub offset: u32,
+    /// Length of the payload.
+    pub len: u16,
 }
 
 impl Arriving {
@@ -49,7 +55,8 @@ impl Arriving {
     }
 
     /// When a packet of the sender last arrived.
-    pub(crate) const fn last_received(&self) -> Time {
+    #[must_use]
+    pub const fn last_received(&self) -> Time {
         self.last_received
     }
 
@@ -63,7 +70,7 @@ impl Arriving {
 impl<S: Scheme<Incoming = Arriving>> Driven<S> {
     /// Notes a packet of the sender of a message of this length, and returns what has arrived of that; `None` if the packet belongs to
     /// no such message.
-    pub(crate) fn probed(
+    pub fn probed(
         &mut self,
         now: Time,
         from: HostId,
@@ -87,7 +94,7 @@ impl<S: Scheme<Incoming = Arriving>> Driven<S> {
     /// Notes a data packet, and delivers its message if that is complete; `None` if the packet belongs to no message, or there is no room
     /// to note it.
     #[inline]
-    pub(crate) fn arrived(
+    pub fn arrived(
         &mut self,
         now: Time,
         from: HostId,

@@ -118,12 +118,33 @@ pub trait Scheme: Debug + Sized {
     fn recycle(&mut self, _outgoing: Self::Outgoing) {}
 
     /// Asserts that the scheme's state is within the configured bounds and that its counts are consistent.
-    #[cfg(test)]
-    fn check_bounds(host: &Driven<Self>);
+    #[cfg(any(test, feature = "suite"))]
+    fn check_bounds(_host: &Driven<Self>) {}
 }
 
 /// The packet types of a transport with their fields.
 pub(crate) type Body<S> = <<S as Scheme>::Header as Exchange>::Body;
+
+/// A message that a host sends, and what its scheme needs to send more of it.
+#[derive(Debug)]
+pub struct Sending<'a, S: Scheme> {
+    /// The host that receives it.
+    pub peer: HostId,
+    /// Its id.
+    pub id: Id64,
+    /// Whether it expects no response.
+    pub one_way: bool,
+    /// The order in which the exchanges of a host were created.
+    pub birth: u64,
+    /// The scheme's state of it.
+    pub outgoing: &'a mut S::Outgoing,
+    /// The scheme's state of the host.
+    pub scheme: &'a mut S,
+    /// What the scheme counts.
+    pub recovery: &'a mut RecoveryCounters,
+    /// The parameters.
+    pub config: &'a S::Config,
+}
 
 /// One host of such a transport.
 #[derive(Debug)]
@@ -179,8 +200,11 @@ impl<S: Scheme> Driven<S> {
     }
 
     /// Asserts that all state is within the configured bounds.
-    #[cfg(test)]
-    pub(crate) fn check_bounds(&self) {
+    ///
+    /// # Panics
+    /// If it is not.
+    #[cfg(any(test, feature = "suite"))]
+    pub fn check_bounds(&self) {
         self.exchanges.check_bounds();
         assert!(self.control.len() <= self.config.common().max_control as usize);
         if self.exchanges.live() == 0 {
@@ -191,7 +215,7 @@ impl<S: Scheme> Driven<S> {
 
     /// Queues a control packet.
     #[inline]
-    pub(crate) fn send_control(&mut self, dst: HostId, id: u64, one_way: bool, body: Body<S>) {
+    pub fn send_control(&mut self, dst: HostId, id: u64, one_way: bool, body: Body<S>) {
         let header = self.scheme.header(&self.config, Id64::new(id), one_way, body);
         self.queue_control(dst, header);
     }
@@ -204,8 +228,10 @@ impl<S: Scheme> Driven<S> {
         }
     }
 
+    /// Makes a packet of `l3_bytes` from the IP header on.
+    #[must_use]
     #[inline]
-    pub(crate) fn packet(
+    pub fn packet(
         &self,
         dst: HostId,
         l3_bytes: u32,
@@ -220,6 +246,46 @@ impl<S: Scheme> Driven<S> {
             .with_priority(priority)
             .with_ports(source, destination)
             .sprayed(self.config.common().spray)
+    }
+
+    /// The message that this host sends in a slot; `None` if it sends none there.
+    #[inline]
+    pub fn sending(&mut self, slot: u32) -> Option<Sending<'_, S>> {
+        let exchange = self.exchanges.get_mut(slot);
+        let State::Sending(outgoing) = &mut exchange.state else { return None };
+        Some(Sending {
+            peer: exchange.peer,
+            id: Id64::new(exchange.local),
+            one_way: exchange.one_way,
+            birth: exchange.birth,
+            outgoing,
+            scheme: &mut self.scheme,
+            recovery: &mut self.recovery,
+            config: &self.config,
+        })
+    }
+
+    /// Calls [`Scheme::sender_due`] or [`Scheme::receiver_due`] of a slot at its deadline, which is `at` or later.
+    #[inline]
+    pub fn wake(&mut self, slot: u32, at: Time) {
+        self.timers.set_earlier(slot, at);
+    }
+
+    /// The parameters.
+    #[must_use]
+    pub fn config(&self) -> &S::Config {
+        &self.config
+    }
+
+    /// The scheme's own state.
+    #[must_use]
+    pub const fn scheme(&self) -> &S {
+        &self.scheme
+    }
+
+    /// The scheme's own state, for changes.
+    pub const fn scheme_mut(&mut self) -> &mut S {
+        &mut self.scheme
     }
 
     pub(crate) fn leave_lists(&mut self, slot: u32) {
@@ -238,7 +304,7 @@ impl<S: Scheme> Driven<S> {
     }
 
     /// Reports to the application that an exchange has failed, and discards the exchange.
-    pub(crate) fn fail(&mut self, now: Time, slot: u32, reason: FailReason) {
+    pub fn fail(&mut self, now: Time, slot: u32, reason: FailReason) {
         let exchange = self.exchanges.get(slot);
         let (peer, is_client) = (exchange.peer, exchange.is_client());
         let failing = self.exchanges.failing(slot);
@@ -253,8 +319,9 @@ impl<S: Scheme> Driven<S> {
 
     /// The slot of the exchange in which this host sends message `id`, or of the request `id` that awaits its
     /// response.
+    #[must_use]
     #[inline]
-    pub(crate) fn outgoing_slot(&self, from: HostId, id: u64) -> Option<u32> {
+    pub fn outgoing_slot(&self, from: HostId, id: u64) -> Option<u32> {
         match self.exchanges.find(from, id) {
             Known::Slot(slot) => Some(slot),
             Known::No | Known::Finished => None,
@@ -262,7 +329,7 @@ impl<S: Scheme> Driven<S> {
     }
 
     /// Handles the acknowledgement of a complete message.
-    pub(crate) fn handle_complete(&mut self, now: Time, from: HostId, id: u64) {
+    pub fn handle_complete(&mut self, now: Time, from: HostId, id: u64) {
         let Some(slot) = self.outgoing_slot(from, id) else { return };
         let exchange = self.exchanges.get_mut(slot);
         let (one_way, is_client) = (exchange.one_way, exchange.is_client());
@@ -298,11 +365,19 @@ impl<S: Scheme> Driven<S> {
     }
 
     /// Handles the peer's report that it does not know the message.
-    pub(crate) fn handle_unknown(&mut self, now: Time, from: HostId, id: u64) {
+    pub fn handle_unknown(&mut self, now: Time, from: HostId, id: u64) {
         if let Some(slot) = self.outgoing_slot(from, id)
             && matches!(self.exchanges.get(slot).state, State::Sending(_) | State::Awaiting(_))
         {
             self.fail(now, slot, FailReason::PeerForgot);
+        }
+    }
+
+    /// Handles the server's reply that its response is still to come.
+    pub fn handle_known(&mut self, now: Time, from: HostId, id: u64) {
+        let Some(slot) = self.outgoing_slot(from, id) else { return };
+        if let State::Awaiting(awaiting) = &mut self.exchanges.get_mut(slot).state {
+            awaiting.last_received = now;
         }
     }
 
@@ -390,7 +465,7 @@ impl<S: Scheme> Driven<S> {
     }
 
     /// Answers a client that asks for its response; `known` is the answer if the response is still pending.
-    pub(crate) fn handle_ask_for_response(&mut self, from: HostId, id: u64, known: Body<S>) {
+    pub fn handle_ask_for_response(&mut self, from: HostId, id: u64, known: Body<S>) {
         let local = id ^ 1;
         // This host is the server of the request.
         if local & 1 == 1 {
@@ -400,7 +475,7 @@ impl<S: Scheme> Driven<S> {
     }
 
     /// Handles expired message timers.
-    pub(crate) fn run_timers(&mut self, now: Time) {
+    pub fn run_timers(&mut self, now: Time) {
         while let Some((at, slot)) = self.timers.first()
             && at <= now
         {

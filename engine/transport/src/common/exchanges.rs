@@ -262,13 +262,13 @@ impl<O, I> Exchanges<O, I> {
     }
 
     /// The exchanges in progress.
-    #[cfg(test)]
+    #[cfg(any(test, feature = "suite"))]
     pub(crate) fn iter(&self) -> impl Iterator<Item = &Exchange<O, I>> {
         self.slots.iter().filter(|exchange| !matches!(exchange.state, State::Free(_)))
     }
 
     /// Asserts that the counts agree with each other and with the limits.
-    #[cfg(test)]
+    #[cfg(any(test, feature = "suite"))]
     pub(crate) fn check_bounds(&self) {
         assert_eq!(self.iter().count(), self.live as usize);
         assert_eq!(self.index.len(), self.live as usize);

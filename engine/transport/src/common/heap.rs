@@ -9,9 +9,12 @@ use smallvec::{Array, SmallVec};
 const NOWHERE: u32 = u32::MAX;
 
 /// A growable list, in an allocation or not.
-pub(crate) trait Growable<T>: DerefMut<Target = [T]> + Default + Debug {
+pub trait Growable<T>: DerefMut<Target = [T]> + Default + Debug {
+    /// As [`Vec::push`].
     fn push(&mut self, item: T);
+    /// As [`Vec::swap_remove`].
     fn swap_remove(&mut self, at: usize) -> T;
+    /// As [`Vec::resize`].
     fn resize(&mut self, len: usize, item: T);
 }
 
@@ -51,7 +54,7 @@ impl<A: Array<Item: Clone + Debug>> Growable<A::Item> for SmallVec<A> {
 
 /// A min-heap with at most one entry per slot. Ties are broken by slot number, lowest first.
 #[derive(Debug, Default)]
-pub(crate) struct Heap<K, H = Vec<(K, u32)>, P = Vec<u32>> {
+pub struct Heap<K, H = Vec<(K, u32)>, P = Vec<u32>> {
     heap: H,
     /// For each slot, the position of its entry in the heap.
     position: P,
@@ -63,18 +66,24 @@ pub(crate) struct Heap<K, H = Vec<(K, u32)>, P = Vec<u32>> {
 pub(crate) type InlineHeap<K> = Heap<K, SmallVec<[(K, u32); 1]>, SmallVec<[u32; 4]>>;
 
 impl<K: Copy + Ord + Debug, H: Growable<(K, u32)>, P: Growable<u32>> Heap<K, H, P> {
+    /// The lowest key, and its slot.
+    #[must_use]
     #[inline]
-    pub(crate) fn first(&self) -> Option<(K, u32)> {
+    pub fn first(&self) -> Option<(K, u32)> {
         self.heap.first().copied()
     }
 
+    /// Whether no slot has an entry.
+    #[must_use]
     #[inline]
-    pub(crate) fn is_empty(&self) -> bool {
+    pub fn is_empty(&self) -> bool {
         self.heap.is_empty()
     }
 
+    /// Number of slots that have an entry.
+    #[must_use]
     #[inline]
-    pub(crate) fn len(&self) -> usize {
+    pub fn len(&self) -> usize {
         self.heap.len()
     }
 
@@ -84,8 +93,9 @@ impl<K: Copy + Ord + Debug, H: Growable<(K, u32)>, P: Growable<u32>> Heap<K, H, 
     }
 
     /// Whether the slot has an entry.
+    #[must_use]
     #[inline]
-    pub(crate) fn contains(&self, slot: u32) -> bool {
+    pub fn contains(&self, slot: u32) -> bool {
         self.find(slot).is_some()
     }
 
@@ -97,7 +107,7 @@ impl<K: Copy + Ord + Debug, H: Growable<(K, u32)>, P: Growable<u32>> Heap<K, H, 
 
     /// Sets the key of a slot, adding an entry if it has none.
     #[inline]
-    pub(crate) fn set(&mut self, slot: u32, key: K) {
+    pub fn set(&mut self, slot: u32, key: K) {
         let Some(at) = self.find(slot) else { return self.insert(slot, key) };
         let mut slices = self.slices();
         if slices.heap[at].0 != key {
@@ -109,7 +119,7 @@ impl<K: Copy + Ord + Debug, H: Growable<(K, u32)>, P: Growable<u32>> Heap<K, H, 
     /// As [`Heap::set`], but only if the new key is lower. A timer that moves to a later time keeps its entry
     /// until that expires, because most timers move with every packet.
     #[inline]
-    pub(crate) fn set_earlier(&mut self, slot: u32, key: K) {
+    pub fn set_earlier(&mut self, slot: u32, key: K) {
         let Some(at) = self.find(slot) else { return self.insert(slot, key) };
         let mut slices = self.slices();
         if key < slices.heap[at].0 {
@@ -119,7 +129,7 @@ impl<K: Copy + Ord + Debug, H: Growable<(K, u32)>, P: Growable<u32>> Heap<K, H, 
     }
 
     /// Removes the entry of a slot, if it has one.
-    pub(crate) fn remove(&mut self, slot: u32) {
+    pub fn remove(&mut self, slot: u32) {
         let Some(at) = self.find(slot) else { return };
         self.position[slot as usize] = NOWHERE;
         self.heap.swap_remove(at);

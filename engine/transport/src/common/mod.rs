@@ -18,18 +18,20 @@ mod tokens;
 use rackweave_core::rng::mix;
 use rackweave_core::{Assembler, HostId, Span};
 
-pub(crate) use arriving::{Arriving, Place, note_acknowledged};
+pub(crate) use arriving::note_acknowledged;
+pub use arriving::{Arrival, Arriving, Place};
 #[cfg(test)]
 pub(crate) use driven::Body;
-pub(crate) use driven::{Driven, Scheme};
+pub use driven::{Driven, Scheme, Sending};
 pub(crate) use exchanges::{Awaiting, Exchanges, Known, Limits, State};
 pub(crate) use finished::Finished;
 pub(crate) use grouped::Grouped;
-pub(crate) use heap::{Heap, InlineHeap};
+pub use heap::Heap;
+pub(crate) use heap::InlineHeap;
 pub(crate) use lateness::Lateness;
 pub(crate) use list::List;
 pub(crate) use pacer::Pacer;
-pub(crate) use parameters::Parameters;
+pub use parameters::Parameters;
 pub(crate) use scoreboard::{Before, Scoreboard};
 pub(crate) use timeout::{RtoBounds, Timeout};
 pub(crate) use tokens::Tokens;

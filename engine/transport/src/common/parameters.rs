@@ -1,10 +1,11 @@
 //! The parameters of the transports on [`Driven`], as its host and all drivers see them.
 
 use core::fmt::Debug;
+use std::sync::Arc;
 
 #[cfg(any(test, feature = "testkit"))]
 use rackweave_core::Rate;
-use rackweave_core::{Framing, Span, frame};
+use rackweave_core::{Framing, HostId, Span, frame};
 
 use super::{Driven, Scheme};
 use crate::exchange::{Config, InvalidConfig};
@@ -49,7 +50,9 @@ pub trait Parameters: Debug + Clone {
 
     /// See [`Profile::examples`].
     #[cfg(any(test, feature = "testkit"))]
-    fn examples(link: Rate) -> Vec<Self>;
+    fn examples(_link: Rate) -> Vec<Self> {
+        Vec::new()
+    }
 }
 
 impl<P: Parameters> Profile for P {
@@ -61,6 +64,10 @@ impl<P: Parameters> Profile for P {
     #[cfg(any(test, feature = "testkit"))]
     fn examples(link: Rate) -> Vec<Self> {
         P::examples(link)
+    }
+
+    fn host(self: Arc<Self>, id: HostId) -> Self::Host {
+        Driven::new(id, self)
     }
 
     fn check(&self) -> Result<(), InvalidConfig> {

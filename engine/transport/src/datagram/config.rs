@@ -1,8 +1,10 @@
 //! Parameters of the datagram transport.
 
+use std::sync::Arc;
+
 #[cfg(any(test, feature = "testkit"))]
 use rackweave_core::Rate;
-use rackweave_core::{Framing, Span, frame};
+use rackweave_core::{Framing, HostId, Span, frame};
 use rackweave_wire::datagram::HEADER_BYTES;
 
 use crate::exchange::{InvalidConfig, above_zero, is_packet_length, is_priority};
@@ -97,6 +99,10 @@ impl Profile for Config {
     #[cfg(any(test, feature = "testkit"))]
     fn examples(_: Rate) -> Vec<Self> {
         vec![Self::default()]
+    }
+
+    fn host(self: Arc<Self>, id: HostId) -> Self::Host {
+        super::Host::new(id, self)
     }
 
     fn check(&self) -> Result<(), InvalidConfig> {

@@ -1,9 +1,11 @@
 //! Homa's implementation of the interface that all transports' parameters have.
 
+use std::sync::Arc;
+
 #[cfg(any(test, feature = "testkit"))]
 use rackweave_core::Rate;
 use rackweave_core::frame::{MTU, wire_bytes};
-use rackweave_core::{Framing, Span};
+use rackweave_core::{Framing, HostId, Span};
 use rackweave_wire::homa::{Layout, size};
 
 use super::{Config, HeaderBytes, Host, InvalidConfig};
@@ -29,6 +31,10 @@ impl Profile for Config {
     #[cfg(any(test, feature = "testkit"))]
     fn examples(link: Rate) -> Vec<Self> {
         vec![Self::fabric(link, 10_000), Self::linux(link), Self::leverage(link)]
+    }
+
+    fn host(self: Arc<Self>, id: HostId) -> Self::Host {
+        Host::new(id, self)
     }
 
     fn check(&self) -> Result<(), InvalidConfig> {

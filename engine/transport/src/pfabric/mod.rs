@@ -77,7 +77,7 @@ impl Scheme for PFabric {
                 host.handle_ack(now, from, id, next, packet, sack);
             }
             Body::Complete => host.handle_complete(now, from, id),
-            Body::Busy => host.handle_busy(now, from, id),
+            Body::Busy => host.handle_known(now, from, id),
             Body::Unknown => host.handle_unknown(now, from, id),
             Body::Ask => host.handle_ask_for_response(from, id, Body::Busy),
         }

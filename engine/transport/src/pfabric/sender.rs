@@ -276,14 +276,6 @@ impl Host {
         self.arm(slot);
     }
 
-    /// Handles the server's reply that its response is still to come.
-    pub(super) fn handle_busy(&mut self, now: Time, from: HostId, id: u64) {
-        let Some(slot) = self.outgoing_slot(from, id) else { return };
-        if let State::Awaiting(awaiting) = &mut self.exchanges.get_mut(slot).state {
-            awaiting.last_received = now;
-        }
-    }
-
     /// Handles the deadline of a message: a probe is due, or its first packet is lost, or it has been quiet for long.
     pub(super) fn sender_due(&mut self, now: Time, slot: u32) {
         let State::Sending(outgoing) = &mut self.exchanges.get_mut(slot).state else { return };

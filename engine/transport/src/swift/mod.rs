@@ -208,7 +208,7 @@ impl Scheme for Swift {
             Body::Complete { number, wait_ns } => {
                 host.handle_last_ack(now, from, id, number, wait_ns);
             }
-            Body::Busy => host.handle_busy(now, from, id),
+            Body::Busy => host.handle_known(now, from, id),
             Body::Unknown => host.handle_unknown(now, from, id),
             Body::Ask => host.handle_ask_for_response(from, id, Body::Busy),
         }

@@ -315,14 +315,6 @@ impl Host {
         }
     }
 
-    /// Handles the server's reply that its response is still to come.
-    pub(super) fn handle_busy(&mut self, now: Time, from: HostId, id: u64) {
-        let Some(slot) = self.outgoing_slot(from, id) else { return };
-        if let State::Awaiting(awaiting) = &mut self.exchanges.get_mut(slot).state {
-            awaiting.last_received = now;
-        }
-    }
-
     /// Handles the deadline of a message: its receiver is silent, or it has been quiet for long.
     pub(super) fn sender_due(&mut self, now: Time, slot: u32) {
         let patience = self.config.common.patience;

@@ -3,8 +3,10 @@
 use rackweave_core::{Framing, Span};
 use rackweave_wire::tcp::WINDOW_SHIFT;
 
+use super::congestion::External;
+
 /// The algorithm that determines the congestion window.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub enum CongestionControl {
     /// Additive increase and multiplicative decrease (RFC 5681), with the loss recovery that [`Config::sack`]
     /// selects.
@@ -13,10 +15,8 @@ pub enum CongestionControl {
     Cubic,
     /// DCTCP (RFC 8257): the reduction depends on the share of marked bytes.
     Dctcp,
-    /// The tests' delay-based controller.
-    #[cfg(test)]
-    #[allow(missing_docs, reason = "for tests")]
-    Delay { target: Span },
+    /// One of another crate.
+    External(External),
 }
 
 /// When CUBIC leaves slow start before a loss.
@@ -179,20 +179,20 @@ impl Config {
 
     /// DCTCP with g = 1/16, otherwise as [`Config::tcp`].
     #[must_use]
-    pub const fn dctcp() -> Self {
+    pub fn dctcp() -> Self {
         Self { congestion_control: CongestionControl::Dctcp, ..Self::tcp() }
     }
 
     /// NewReno with SACK, otherwise as [`Config::tcp`].
     #[must_use]
-    pub const fn new_reno() -> Self {
+    pub fn new_reno() -> Self {
         Self { congestion_control: CongestionControl::NewReno, ..Self::tcp() }
     }
 
     /// Without what Linux does beyond the RFCs of 2012: loss detection by RFC 6675, no PRR, no undoing, no `HyStart`, no
     /// quick acknowledgements, and an idle connection's window decays after the RTO.
     #[must_use]
-    pub const fn classic(self) -> Self {
+    pub fn classic(self) -> Self {
         Self {
             rack: false,
             prr: false,
@@ -236,18 +236,23 @@ impl Config {
 
     /// Whether data packets are ECN-capable.
     pub(super) const fn data_is_ecn_capable(&self) -> bool {
-        self.ecn || matches!(self.congestion_control, CongestionControl::Dctcp)
+        self.ecn || self.counts_marks()
     }
 
     /// Whether a segment with data is ECN-capable. With classic ECN, retransmissions are not (RFC 3168, 6.1.5). With
     /// DCTCP they are, as in Linux (`tcp_ecn_send`, `tcp_ca_needs_ecn`) and as RFC 8311 (4.3) permits: otherwise a queue
     /// that marks would drop them.
     pub(super) const fn is_ecn_capable(&self, is_new: bool) -> bool {
-        self.is_dctcp() || self.ecn && is_new
+        self.counts_marks() || self.ecn && is_new
     }
 
-    pub(super) const fn is_dctcp(&self) -> bool {
-        matches!(self.congestion_control, CongestionControl::Dctcp)
+    /// Whether every mark is reported, as DCTCP needs it; otherwise one per window.
+    pub(super) const fn counts_marks(&self) -> bool {
+        match &self.congestion_control {
+            CongestionControl::Dctcp => true,
+            CongestionControl::External(control) => control.counts_marks(),
+            CongestionControl::NewReno | CongestionControl::Cubic => false,
+        }
     }
 }
 

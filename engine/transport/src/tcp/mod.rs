@@ -59,4 +59,5 @@ mod timers;
 mod tests;
 
 pub use config::{Config, CongestionControl, HyStart};
+pub use congestion::{AckInfo, CongestionEvent, CongestionKind, Controller, External};
 pub use host::Host;

@@ -1,11 +1,12 @@
 //! TCP's implementation of the interface that all transports' parameters have.
 
 use core::convert::Infallible;
+use std::sync::Arc;
 
 #[cfg(any(test, feature = "testkit"))]
 use rackweave_core::Rate;
 use rackweave_core::frame::MTU;
-use rackweave_core::{Framing, Span};
+use rackweave_core::{Framing, HostId, Span};
 use rackweave_wire::tcp as wire;
 
 use super::{Config, CongestionControl, Host};
@@ -22,10 +23,15 @@ impl Profile for Config {
         vec![Self::tcp(), Self::dctcp()]
     }
 
+    fn host(self: Arc<Self>, id: HostId) -> Self::Host {
+        Host::new(id, self)
+    }
+
     fn name(&self) -> &'static str {
-        match self.congestion_control {
+        match &self.congestion_control {
             CongestionControl::Dctcp => "dctcp",
-            _ => "tcp",
+            CongestionControl::External(control) => control.name(),
+            CongestionControl::NewReno | CongestionControl::Cubic => "tcp",
         }
     }
 

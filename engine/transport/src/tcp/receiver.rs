@@ -323,7 +323,7 @@ impl Receiver {
 
     /// Updates the state of ECN, before the segment counts as arrived.
     fn note_mark(&mut self, data: &Arrived, config: &Config) {
-        if !config.is_dctcp() {
+        if !config.counts_marks() {
             // RFC 3168, 6.1.3.
             self.marked = data.marked || self.marked && !data.cwr;
         } else if data.marked != self.marked {

@@ -425,7 +425,7 @@ impl Sender {
         self.probe_end = None;
         self.frto = Frto::Off;
         self.undo = None;
-        if !marks_answered || config.is_dctcp() {
+        if !marks_answered || config.counts_marks() {
             self.congestion_event(now, CongestionKind::Loss, self.flight());
             self.start_reduction(in_flight, config);
             // RFC 4015, section 3.2: congestion was reported all the same.

@@ -1,5 +1,9 @@
 //! Under any schedule of loss, duplication, reordering, outages and restarts, each message is delivered once
 //! and complete, or fails with a reason.
+#![allow(
+    missing_docs,
+    reason = "the names of tests, and of what they are made of, say what they are"
+)]
 
 use proptest::prelude::*;
 use rackweave_core::{Event, HostId, Kind, MessageId, Rate, Rng, Span, Time, Transport};
@@ -9,11 +13,11 @@ use crate::testkit::{Fates, Faults, Schedule};
 
 /// How a schedule treats a transport.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Plan {
+pub struct Plan {
     /// Whether half of the messages are requests; otherwise all are one-way messages.
-    pub(crate) requests: bool,
+    pub requests: bool,
     /// Whether losses are repaired, so that a message reported as sent has arrived.
-    pub(crate) repairs: bool,
+    pub repairs: bool,
 }
 
 impl Plan {
@@ -22,7 +26,7 @@ impl Plan {
     }
 }
 
-pub(crate) fn schedules() -> impl Strategy<Value = Schedule> {
+pub fn schedules() -> impl Strategy<Value = Schedule> {
     let faults = (0.0..0.4, 0.0..0.4, 0.0..0.9, 0_u64..3_000).prop_map(
         |(loss, duplication, reordering, us)| Faults {
             loss,
@@ -46,7 +50,7 @@ pub(crate) fn schedules() -> impl Strategy<Value = Schedule> {
 }
 
 /// Runs a schedule over hosts made by `new`, until all of them are `idle`.
-pub(crate) fn run<T: Transport>(
+pub fn run<T: Transport>(
     schedule: &Schedule,
     plan: Plan,
     new: impl Fn(HostId) -> T,
@@ -92,7 +96,7 @@ pub(crate) fn run<T: Transport>(
 }
 
 /// Faults of all kinds, of a few percent each, make no message fail.
-pub(crate) fn moderate_faults_fail_nothing<T: Transport>(plan: Plan, new: impl Fn(HostId) -> T) {
+pub fn moderate_faults_fail_nothing<T: Transport>(plan: Plan, new: impl Fn(HostId) -> T) {
     let hosts = (0..5).map(|id| new(HostId(id))).collect();
     let loss = if plan.repairs { 0.02 } else { 0.0 };
     let faults = Faults { loss, duplication: 0.02, reordering: 0.5, lateness: Span::from_us(50) };
@@ -117,7 +121,7 @@ pub(crate) fn moderate_faults_fail_nothing<T: Transport>(plan: Plan, new: impl F
 
 /// Packets are delayed longer than all timers of senders, and less than receivers remember messages: nothing is
 /// delivered twice.
-pub(crate) fn late_packets_do_no_harm<T: Transport>(
+pub fn late_packets_do_no_harm<T: Transport>(
     plan: Plan,
     new: impl Fn(HostId) -> T,
     idle: impl Fn(&T) -> bool,
@@ -140,7 +144,7 @@ pub(crate) fn late_packets_do_no_harm<T: Transport>(
 
 /// A peer disappears while messages are in progress: messages submitted to it fail once, and messages that it had
 /// started are discarded. `held` counts a machine's state of messages and connections.
-pub(crate) fn silent_peer<T: Transport>(
+pub fn silent_peer<T: Transport>(
     plan: Plan,
     new: impl Fn(HostId) -> T,
     idle: impl Fn(&T) -> bool,
@@ -181,7 +185,7 @@ pub(crate) fn silent_peer<T: Transport>(
 
 /// A large number of hosts each start a message and then are silent: the machine's state stays below `most`,
 /// and is empty after `patience`.
-pub(crate) fn spoofed_sources<T: Transport>(
+pub fn spoofed_sources<T: Transport>(
     new: impl Fn(HostId) -> T,
     held: impl Fn(&T) -> usize,
     most: usize,
@@ -212,7 +216,7 @@ pub(crate) fn spoofed_sources<T: Transport>(
 
 /// A flood of forged packets of all types: the machine stays within the bounds of `check`, and becomes idle
 /// afterwards.
-pub(crate) fn flood<T: Transport>(
+pub fn flood<T: Transport>(
     new: impl Fn(HostId) -> T,
     mut forge: impl FnMut(&mut Rng, HostId) -> rackweave_core::Packet<T::Header>,
     check: impl Fn(&T),

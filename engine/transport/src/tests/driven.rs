@@ -128,12 +128,7 @@ impl<S: DrivenSubject> Subject for S {
     }
 
     fn limited(mut config: S::Config, limits: &Limits) -> S::Config {
-        let common = config.common_mut();
-        common.max_exchanges = limits.live;
-        common.max_control = limits.control;
-        common.max_finished = limits.finished;
-        common.max_gaps = limits.gaps;
-        common.max_message_bytes = limits.message_bytes;
+        limits.apply(config.common_mut());
         config
     }
 

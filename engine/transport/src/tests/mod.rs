@@ -1,11 +1,15 @@
-//! Test support for all transports: the network on which they run, and the suite that each of them passes.
+//! Tests of all transports, also of other crates: the network on which they run, and the suite that each of them passes.
 
-pub(crate) mod chaos;
+pub mod chaos;
+#[cfg(test)]
 pub(crate) mod driven;
+pub mod external;
 mod network;
+#[cfg(test)]
 mod patient;
+#[cfg(test)]
 pub(crate) mod stream_chaos;
 mod streams;
-pub(crate) mod suite;
+pub mod suite;
 
-pub(crate) use network::{Network, fabric};
+pub use network::{Network, fabric};

@@ -4,6 +4,10 @@
 //! future, all bytes of a message arrive before it is delivered, and no message is delivered twice to the same
 //! incarnation of a host. For streams it checks that each direction is readable in order, once, up to what was
 //! written, within the window, and completely when it ends.
+#![allow(
+    missing_docs,
+    reason = "the names of tests, and of what they are made of, say what they are"
+)]
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::{Deref, DerefMut};
@@ -106,21 +110,21 @@ impl<H: Header> SwitchProgram for Middlebox<H> {
 }
 
 /// The hosts, and the test's decisions about the packets that they send.
-pub(crate) struct Hosts<T: Transport> {
+pub struct Hosts<T: Transport> {
     /// The machines under test, by host.
-    pub(crate) hosts: Vec<T>,
+    pub hosts: Vec<T>,
     /// Selects packets that are lost.
-    pub(crate) lose: Option<PacketFilter<T::Header>>,
+    pub lose: Option<PacketFilter<T::Header>>,
     /// Selects packets that meet a queue above the ECN threshold.
-    pub(crate) mark: Option<PacketFilter<T::Header>>,
+    pub mark: Option<PacketFilter<T::Header>>,
     /// Decides what else happens to each packet.
-    pub(crate) fate: Option<Fate<T::Header>>,
+    pub fate: Option<Fate<T::Header>>,
     /// Every packet sent, and when its first bit was sent, if [`Hosts::keep_packets`] is set.
-    pub(crate) packets: Vec<(Time, Packet<T::Header>)>,
+    pub packets: Vec<(Time, Packet<T::Header>)>,
     /// The packets that were lost, by time of transmission and sender.
-    pub(crate) lost: BTreeSet<(Time, HostId)>,
+    pub lost: BTreeSet<(Time, HostId)>,
     /// Whether to record packets.
-    pub(crate) keep_packets: bool,
+    pub keep_packets: bool,
     down: Vec<bool>,
     /// Events of hosts that were polled for a packet.
     pending: Vec<(Time, HostId, Event)>,
@@ -162,17 +166,17 @@ impl<T: Transport> Edge<Fated<T::Header>> for Hosts<T> {
 }
 
 /// Hosts, the network between them, and what has happened.
-pub(crate) struct Network<T: Transport> {
+pub struct Network<T: Transport> {
     /// The events of all hosts, with their times.
-    pub(crate) events: Vec<(Time, HostId, Event)>,
+    pub events: Vec<(Time, HostId, Event)>,
     /// Length of the response to a request of a given length; `None` if the test responds itself.
-    pub(crate) respond: Option<fn(u64) -> u64>,
+    pub respond: Option<fn(u64) -> u64>,
     /// Whether applications consume readable bytes of streams at once; otherwise the test consumes them.
-    pub(crate) consume: bool,
+    pub consume: bool,
     /// The window of streams; `None` if it is not checked.
-    pub(crate) stream_window: Option<u64>,
+    pub stream_window: Option<u64>,
     /// Number of packets whose payload each host has stored.
-    pub(crate) stored: Vec<u64>,
+    pub stored: Vec<u64>,
     net: Net<Middlebox<T::Header>>,
     edge: Hosts<T>,
     streams: streams::StreamChecker,
@@ -196,7 +200,7 @@ impl<T: Transport> DerefMut for Network<T> {
 }
 
 /// A fabric whose queues neither drop nor mark. `delay` is from host to host at one switch.
-pub(crate) fn fabric(topology: Topology, delay: Span) -> FabricConfig {
+pub fn fabric(topology: Topology, delay: Span) -> FabricConfig {
     FabricConfig::new(topology)
         .with_link_delays(delay / 2, Span::ZERO)
         .without_host_delays()
@@ -219,24 +223,18 @@ pub(crate) fn everywhere(faults: Faults) -> Vec<Fault> {
 impl<T: Transport> Network<T> {
     /// Connects these machines as hosts 0, 1, ... to one switch, with links of rate `link` and `delay` between
     /// any two.
-    pub(crate) fn new(hosts: Vec<T>, link: Rate, delay: Span) -> Self {
+    pub fn new(hosts: Vec<T>, link: Rate, delay: Span) -> Self {
         Self::with_faults(hosts, link, delay, 1, Faults::default())
     }
 
     /// As [`Network::new`], with faults on all links.
-    pub(crate) fn with_faults(
-        hosts: Vec<T>,
-        link: Rate,
-        delay: Span,
-        seed: u64,
-        faults: Faults,
-    ) -> Self {
+    pub fn with_faults(hosts: Vec<T>, link: Rate, delay: Span, seed: u64, faults: Faults) -> Self {
         let single = Topology::SingleSwitch { hosts: hosts.len() as u32, host_link: link };
         Self::on(&fabric(single, delay), hosts, seed, faults)
     }
 
     /// Connects these machines as the hosts of a fabric.
-    pub(crate) fn on(config: &FabricConfig, hosts: Vec<T>, seed: u64, faults: Faults) -> Self {
+    pub fn on(config: &FabricConfig, hosts: Vec<T>, seed: u64, faults: Faults) -> Self {
         let fabric = Arc::new(Fabric::new(config).expect("a possible fabric"));
         assert_eq!(fabric.hosts() as usize, hosts.len());
         let config = NetConfig { faults: everywhere(faults), ..NetConfig::new(fabric, seed, 0) };
@@ -267,17 +265,17 @@ impl<T: Transport> Network<T> {
     }
 
     /// The current simulated time.
-    pub(crate) fn now(&self) -> Time {
+    pub fn now(&self) -> Time {
         self.net.now()
     }
 
     /// The time that a message takes on idle links, sent at line rate.
-    pub(crate) fn ideal(&self, bytes: u64, framing: Framing) -> Span {
+    pub fn ideal(&self, bytes: u64, framing: Framing) -> Span {
         self.net.fabric().ideal(HostId(0), HostId(1), bytes, framing)
     }
 
     /// Mutable access to a host. [`Network::run_until`] drives it afterwards.
-    pub(crate) fn host_mut(&mut self, at: u32) -> &mut T {
+    pub fn host_mut(&mut self, at: u32) -> &mut T {
         self.net.flush(&mut self.edge, HostId(at));
         &mut self.edge.hosts[at as usize]
     }
@@ -291,7 +289,7 @@ impl<T: Transport> Network<T> {
     }
 
     /// Submits a message at a host.
-    pub(crate) fn submit(
+    pub fn submit(
         &mut self,
         at: u32,
         peer: u32,
@@ -304,12 +302,12 @@ impl<T: Transport> Network<T> {
     }
 
     /// Cancels a message at a host.
-    pub(crate) fn cancel(&mut self, at: u32, peer: u32, id: MessageId) {
+    pub fn cancel(&mut self, at: u32, peer: u32, id: MessageId) {
         self.change(at, |host, now| host.cancel(now, HostId(peer), id));
     }
 
     /// Opens a stream at a host.
-    pub(crate) fn open(
+    pub fn open(
         &mut self,
         at: u32,
         peer: u32,
@@ -327,7 +325,7 @@ impl<T: Transport> Network<T> {
     }
 
     /// Writes to a direction of a stream at a host.
-    pub(crate) fn write(
+    pub fn write(
         &mut self,
         at: u32,
         peer: u32,
@@ -345,7 +343,7 @@ impl<T: Transport> Network<T> {
     }
 
     /// Consumes up to `most` readable bytes of a direction of a stream.
-    pub(crate) fn consume(&mut self, at: u32, peer: u32, id: MessageId, most: u64) {
+    pub fn consume(&mut self, at: u32, peer: u32, id: MessageId, most: u64) {
         let (host, peer) = (HostId(at), HostId(peer));
         let bytes = self.streams.unconsumed(host, peer, id).min(most);
         self.streams.consumed(host, peer, id, bytes);
@@ -353,24 +351,24 @@ impl<T: Transport> Network<T> {
     }
 
     /// Cancels a stream at a host, which gets no further events of it.
-    pub(crate) fn cancel_stream(&mut self, at: u32, peer: u32, id: MessageId) {
+    pub fn cancel_stream(&mut self, at: u32, peer: u32, id: MessageId) {
         self.streams.ended(HostId(at), HostId(peer), id);
         self.cancel(at, peer, id);
     }
 
     /// Whether a host's application knows the stream and has no event of its end.
-    pub(crate) fn is_open(&self, at: u32, peer: u32, id: MessageId) -> bool {
+    pub fn is_open(&self, at: u32, peer: u32, id: MessageId) -> bool {
         self.streams.is_open(HostId(at), HostId(peer), id)
     }
 
     /// What a host's application has learned of the direction `id` that it reads: bytes, and whether it has
     /// ended.
-    pub(crate) fn readable(&self, at: u32, peer: u32, id: MessageId) -> (u64, bool) {
+    pub fn readable(&self, at: u32, peer: u32, id: MessageId) -> (u64, bool) {
         self.streams.read(HostId(at), HostId(peer), id)
     }
 
     /// Replaces a host by one without any state.
-    pub(crate) fn restart(&mut self, at: u32, fresh: T) {
+    pub fn restart(&mut self, at: u32, fresh: T) {
         *self.host_mut(at) = fresh;
         let host = HostId(at);
         self.coverage.retain(|(receiver, ..), _| *receiver != host);
@@ -380,22 +378,22 @@ impl<T: Transport> Network<T> {
     }
 
     /// Allows the ids of delivered messages to be used again.
-    pub(crate) fn reuse_ids(&mut self) {
+    pub fn reuse_ids(&mut self) {
         self.delivered.clear();
     }
 
     /// Cuts a host off from the network, or reconnects it.
-    pub(crate) fn set_down(&mut self, at: u32, down: bool) {
+    pub fn set_down(&mut self, at: u32, down: bool) {
         self.edge.down[at as usize] = down;
     }
 
     /// Hands a packet to its destination now, as if the network had delivered it.
-    pub(crate) fn inject(&mut self, packet: Packet<T::Header>) {
+    pub fn inject(&mut self, packet: Packet<T::Header>) {
         self.arrive(&packet);
     }
 
     /// Runs until `until`; returns whether no event is pending then.
-    pub(crate) fn run_until(&mut self, until: Time) -> bool {
+    pub fn run_until(&mut self, until: Time) -> bool {
         let all = (0..self.edge.hosts.len() as u32).map(HostId);
         all.clone().for_each(|host| self.drive(host));
         while let Some(event) = self.net.step(&mut self.edge, until) {
@@ -419,7 +417,7 @@ impl<T: Transport> Network<T> {
     }
 
     /// Whether no host has state of an arriving message whose bytes it stored and which it did not deliver.
-    pub(crate) fn nothing_arrives(&self) -> bool {
+    pub fn nothing_arrives(&self) -> bool {
         self.coverage.keys().all(|(host, peer, id)| {
             let machine = self.edge.hosts.get(host.0 as usize);
             machine.is_none_or(|machine| !machine.is_arriving(*peer, *id))
@@ -427,22 +425,22 @@ impl<T: Transport> Network<T> {
     }
 
     /// The events of one host.
-    pub(crate) fn events_at(&self, at: u32) -> impl Iterator<Item = Event> + '_ {
+    pub fn events_at(&self, at: u32) -> impl Iterator<Item = Event> + '_ {
         self.events.iter().filter(move |(_, host, _)| *host == HostId(at)).map(|(.., event)| *event)
     }
 
     /// Number of events of a host for which `want` returns true.
-    pub(crate) fn count(&self, at: u32, want: impl Fn(&Event) -> bool) -> usize {
+    pub fn count(&self, at: u32, want: impl Fn(&Event) -> bool) -> usize {
         self.events_at(at).filter(want).count()
     }
 
     /// Measures the fabric's ports from now on.
-    pub(crate) fn measure(&mut self) {
+    pub fn measure(&mut self) {
         self.net.measure_now(&mut self.edge);
     }
 
     /// The statistics of a link by its name.
-    pub(crate) fn link(&mut self, name: &str) -> LinkStats {
+    pub fn link(&mut self, name: &str) -> LinkStats {
         let links = self.net.link_stats(&mut self.edge);
         links.into_iter().find(|link| link.name == name).expect("a link of the fabric")
     }

@@ -1,9 +1,14 @@
 //! The tests that every transport passes. [`transport_suite!`] instantiates them for one [`Subject`]. What the
 //! suite expects of a transport beyond the contract is in its [`Subject::EXPECT`].
+#![allow(
+    missing_docs,
+    reason = "the names of tests, and of what they are made of, say what they are"
+)]
 
 use core::fmt::Debug;
 use std::sync::Arc;
 
+pub use proptest;
 use proptest::prelude::*;
 use rackweave_core::{
     Event, Framing, HostId, Kind, MessageId, Node, Packet, Rate, Refused, Rng, Span, Submit, Time,
@@ -13,37 +18,38 @@ use rackweave_switch::config::{SwitchConfig, Topology};
 
 use super::chaos::{self, Plan};
 use super::network::{Network, fabric};
+use crate::exchange;
 use crate::testkit::{Faults, Schedule};
 
-pub(crate) const LINK: Rate = Rate::from_gbps(10);
+pub const LINK: Rate = Rate::from_gbps(10);
 
 /// Transmission time of a control packet: all are as short as a frame can be.
-pub(crate) const fn control_span() -> Span {
+pub const fn control_span() -> Span {
     LINK.span_of(84)
 }
 
 /// The differences between transports that are visible to the suite.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Expect {
+pub struct Expect {
     /// Whether it carries requests and their responses; otherwise only one-way messages.
-    pub(crate) requests: bool,
+    pub requests: bool,
     /// Whether it repairs losses; otherwise a message with a lost packet is not delivered.
-    pub(crate) repairs: bool,
+    pub repairs: bool,
     /// Number of state entries ([`Subject::held`]) per message in progress.
-    pub(crate) held_per_message: usize,
+    pub held_per_message: usize,
     /// Maximum message length, if [`Limits`] cannot reduce it.
-    pub(crate) longest: Option<u64>,
+    pub longest: Option<u64>,
     /// Time before the first data packet of a message.
-    pub(crate) head_start: Span,
+    pub head_start: Span,
     /// Delay of the last data packet by control packets that overtake it in a queue.
-    pub(crate) overtaking: Span,
+    pub overtaking: Span,
     /// Transmission time of what the receiver of a request sends before its response.
-    pub(crate) acknowledgement: Span,
+    pub acknowledgement: Span,
 }
 
 impl Expect {
     /// A transport of messages with requests, which repairs losses and sends data at once.
-    pub(crate) const RELIABLE: Self = Self {
+    pub const RELIABLE: Self = Self {
         requests: true,
         repairs: true,
         held_per_message: 1,
@@ -56,28 +62,37 @@ impl Expect {
 
 /// Bounds of a host's memory, for the tests that reach them.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Limits {
+pub struct Limits {
     /// Maximum number of messages in progress.
-    pub(crate) live: u32,
+    pub live: u32,
     /// Maximum number of queued control packets.
-    pub(crate) control: u32,
+    pub control: u32,
     /// Maximum number of finished messages that are remembered.
-    pub(crate) finished: u32,
+    pub finished: u32,
     /// Maximum number of gaps in an arriving message.
-    pub(crate) gaps: u16,
+    pub gaps: u16,
     /// Maximum message length, in bytes.
-    pub(crate) message_bytes: u32,
+    pub message_bytes: u32,
 }
 
 impl Limits {
     const LOW: Self =
         Self { live: 30, control: 50, finished: 20, gaps: 10, message_bytes: 10_000_000 };
+
+    /// Sets the bounds of a transport on [`Driven`](crate::common::Driven).
+    pub const fn apply(&self, config: &mut exchange::Config) {
+        config.max_exchanges = self.live;
+        config.max_control = self.control;
+        config.max_finished = self.finished;
+        config.max_gaps = self.gaps;
+        config.max_message_bytes = self.message_bytes;
+    }
 }
 
-pub(crate) type HeaderOf<S> = <<S as Subject>::Host as Node>::Header;
+pub type HeaderOf<S> = <<S as Subject>::Host as Node>::Header;
 
 /// A transport in the suite.
-pub(crate) trait Subject {
+pub trait Subject {
     /// The transport's parameters.
     type Config: Clone;
     /// The transport's state machine.
@@ -126,16 +141,16 @@ pub(crate) trait Subject {
     }
 }
 
-pub(crate) fn at(span: Span) -> Time {
+pub fn at(span: Span) -> Time {
     Time::ZERO + span
 }
 
 /// The id of message `n`.
-pub(crate) fn id(n: u64) -> MessageId {
+pub fn id(n: u64) -> MessageId {
     MessageId::request(n)
 }
 
-pub(crate) fn usual<S: Subject>() -> S::Config {
+pub fn usual<S: Subject>() -> S::Config {
     S::variants().swap_remove(0)
 }
 
@@ -164,7 +179,7 @@ fn plan<S: Subject>() -> Plan {
     Plan { requests: S::EXPECT.requests, repairs: S::EXPECT.repairs }
 }
 
-pub(crate) fn network_with<S: Subject>(
+pub fn network_with<S: Subject>(
     config: &S::Config,
     hosts: u32,
     delay: Span,
@@ -179,11 +194,11 @@ pub(crate) fn network_with<S: Subject>(
     network
 }
 
-pub(crate) fn network<S: Subject>(config: &S::Config, hosts: u32, delay: Span) -> Network<S::Host> {
+pub fn network<S: Subject>(config: &S::Config, hosts: u32, delay: Span) -> Network<S::Host> {
     network_with::<S>(config, hosts, delay, Faults::default())
 }
 
-pub(crate) fn submit<T: Transport>(
+pub fn submit<T: Transport>(
     network: &mut Network<T>,
     from: u32,
     to: u32,
@@ -195,7 +210,7 @@ pub(crate) fn submit<T: Transport>(
 }
 
 /// Takes all events so far.
-pub(crate) fn events<T: Transport>(network: &mut Network<T>) -> Vec<String> {
+pub fn events<T: Transport>(network: &mut Network<T>) -> Vec<String> {
     let text = |(_, host, event): (Time, HostId, Event)| match event {
         Event::Delivered { peer, id, bytes, kind } => {
             format!("{host}: {kind:?} {id} of {bytes} bytes from {peer}")
@@ -208,9 +223,7 @@ pub(crate) fn events<T: Transport>(network: &mut Network<T>) -> Vec<String> {
 }
 
 /// When and where messages were delivered.
-pub(crate) fn deliveries<T: Transport>(
-    network: &Network<T>,
-) -> impl Iterator<Item = (Time, HostId)> + '_ {
+pub fn deliveries<T: Transport>(network: &Network<T>) -> impl Iterator<Item = (Time, HostId)> + '_ {
     let delivered = |event: &Event| matches!(event, Event::Delivered { .. });
     let events = network.events.iter().filter(move |(.., event)| delivered(event));
     events.map(|(at, host, _)| (*at, *host))
@@ -229,7 +242,7 @@ fn run_until_quiet<S: Subject>(network: &mut Network<S::Host>, config: &S::Confi
 
 // --- refusals and duplicates
 
-pub(crate) fn what_cannot_be_sent_is_refused<S: Subject>() {
+pub fn what_cannot_be_sent_is_refused<S: Subject>() {
     let limits = Limits { live: 2, message_bytes: 1_000_000, ..Limits::LOW };
     let longest = S::EXPECT.longest.unwrap_or(1_000_000);
     let mut host = S::host(HostId(0), &S::limited(usual::<S>(), &limits).into());
@@ -256,7 +269,7 @@ pub(crate) fn what_cannot_be_sent_is_refused<S: Subject>() {
     assert_eq!(submit(id(3), 1, second), Err(Refused::Busy));
 }
 
-pub(crate) fn a_late_duplicate_has_no_effect<S: Subject>() {
+pub fn a_late_duplicate_has_no_effect<S: Subject>() {
     let kinds =
         if S::EXPECT.requests { &[Kind::OneWay, Kind::Request][..] } else { &[Kind::OneWay] };
     for &kind in kinds {
@@ -276,7 +289,7 @@ pub(crate) fn a_late_duplicate_has_no_effect<S: Subject>() {
     }
 }
 
-pub(crate) fn timers_stop_and_a_spurious_timeout_does_nothing<S: Subject>() {
+pub fn timers_stop_and_a_spurious_timeout_does_nothing<S: Subject>() {
     let config = usual::<S>();
     let mut network = network::<S>(&config, 2, Span::from_us(1));
     let kind = if S::EXPECT.requests { Kind::Request } else { Kind::OneWay };
@@ -330,16 +343,16 @@ fn flood<S: Subject>(config: S::Config, limits: &Limits, seed: u64, packets: u32
     S::check(&host, Some(limits));
 }
 
-pub(crate) fn forged_packets_do_no_harm<S: Subject>(seed: u64, variant: usize) {
+pub fn forged_packets_do_no_harm<S: Subject>(seed: u64, variant: usize) {
     flood::<S>(any_variant::<S>(variant), &Limits::LOW, seed, 3_000, 5);
 }
 
-pub(crate) fn a_flood_from_everywhere_is_bounded<S: Subject>() {
+pub fn a_flood_from_everywhere_is_bounded<S: Subject>() {
     let limits = Limits { live: 100, finished: 100, ..Limits::LOW };
     flood::<S>(usual::<S>(), &limits, 1, 60_000, 1 << 30);
 }
 
-pub(crate) fn spoofed_sources_leave_nothing_behind<S: Subject>() {
+pub fn spoofed_sources_leave_nothing_behind<S: Subject>() {
     for config in all_variants::<S>() {
         let limits = Limits { live: 5_000, control: 1 << 20, finished: 1 << 20, ..Limits::LOW };
         let quiet = S::quiet_after(&config);
@@ -348,7 +361,7 @@ pub(crate) fn spoofed_sources_leave_nothing_behind<S: Subject>() {
     }
 }
 
-pub(crate) fn forged_packets_of_all_types_leave_nothing_behind<S: Subject>() {
+pub fn forged_packets_of_all_types_leave_nothing_behind<S: Subject>() {
     let limits = Limits { live: 200, control: 100, finished: 100, ..Limits::LOW };
     for config in all_variants::<S>() {
         let quiet = S::quiet_after(&config);
@@ -360,34 +373,34 @@ pub(crate) fn forged_packets_of_all_types_leave_nothing_behind<S: Subject>() {
 
 // --- networks that lose, damage, duplicate, reorder and delay, and hosts that restart
 
-pub(crate) fn each_message_arrives_once_or_fails<S: Subject>(
+pub fn each_message_arrives_once_or_fails<S: Subject>(
     schedule: &Schedule,
     variant: usize,
 ) -> Result<(), TestCaseError> {
     chaos::run(schedule, plan::<S>(), makes::<S>(any_variant::<S>(variant)), is_idle::<S>)
 }
 
-pub(crate) fn moderate_faults_fail_nothing<S: Subject>() {
+pub fn moderate_faults_fail_nothing<S: Subject>() {
     for config in S::variants() {
         chaos::moderate_faults_fail_nothing(plan::<S>(), makes::<S>(config));
     }
 }
 
-pub(crate) fn packets_later_than_all_timers_do_no_harm<S: Subject>() {
+pub fn packets_later_than_all_timers_do_no_harm<S: Subject>() {
     for config in S::variants() {
         let late = Span::from_ms(60);
         chaos::late_packets_do_no_harm(plan::<S>(), makes::<S>(config), is_idle::<S>, late);
     }
 }
 
-pub(crate) fn a_silent_peer_leaves_nothing_behind<S: Subject>() {
+pub fn a_silent_peer_leaves_nothing_behind<S: Subject>() {
     for config in all_variants::<S>() {
         chaos::silent_peer(plan::<S>(), makes::<S>(config), is_idle::<S>, S::held);
     }
 }
 
 /// Messages are cancelled at either end, at any time, while others are in progress.
-pub(crate) fn cancelled_messages_leave_nothing_behind<S: Subject>() {
+pub fn cancelled_messages_leave_nothing_behind<S: Subject>() {
     for config in all_variants::<S>() {
         for seed in 0..10 {
             let mut rng = Rng::stream(seed, 0, 0, "cancellations");
@@ -429,7 +442,7 @@ pub(crate) fn cancelled_messages_leave_nothing_behind<S: Subject>() {
 
 /// Many senders and one receiver, which sends to each of them at the same time: everything is delivered, and
 /// the receiver's link is utilised most of the time.
-pub(crate) fn many_messages_to_one_receiver_arrive<S: Subject>() {
+pub fn many_messages_to_one_receiver_arrive<S: Subject>() {
     const SENDERS: u32 = 12;
     for config in S::variants() {
         let mut network = network::<S>(&config, SENDERS + 1, Span::from_us(3));
@@ -455,7 +468,7 @@ pub(crate) fn many_messages_to_one_receiver_arrive<S: Subject>() {
 }
 
 /// From one byte to a megabyte, in both directions, one after another.
-pub(crate) fn messages_of_all_sizes_arrive<S: Subject>() {
+pub fn messages_of_all_sizes_arrive<S: Subject>() {
     for config in S::variants() {
         let mut network = network::<S>(&config, 2, Span::from_us(3));
         network.keep_packets = false;
@@ -475,7 +488,7 @@ pub(crate) fn messages_of_all_sizes_arrive<S: Subject>() {
 
 // --- times on an idle path
 
-pub(crate) fn a_message_on_an_idle_path_goes_back_to_back<S: Subject>() {
+pub fn a_message_on_an_idle_path_goes_back_to_back<S: Subject>() {
     let (configs, delays, sizes) = S::back_to_back();
     for delay in delays {
         for config in &configs {
@@ -503,7 +516,7 @@ fn framing<S: Subject>(network: &Network<S::Host>) -> Framing {
     network.hosts[0].framing()
 }
 
-pub(crate) fn a_request_and_its_response_take_both_ideal_times<S: Subject>() {
+pub fn a_request_and_its_response_take_both_ideal_times<S: Subject>() {
     if !S::EXPECT.requests {
         return;
     }
@@ -527,10 +540,18 @@ pub(crate) fn a_request_and_its_response_take_both_ideal_times<S: Subject>() {
     }
 }
 
+/// The configuration of a slow property test: a tenth of the usual cases.
+#[must_use]
+pub fn tenth() -> ProptestConfig {
+    let config = ProptestConfig::default();
+    ProptestConfig { cases: (config.cases / 10).max(1), ..config }
+}
+
 /// Instantiates these tests for one [`Subject`].
+#[macro_export]
 macro_rules! transport_suite {
     ($subject:ident) => {
-        $crate::tests::suite::transport_suite!(
+        $crate::transport_suite!(
             $subject,
             what_cannot_be_sent_is_refused,
             a_late_duplicate_has_no_effect,
@@ -548,7 +569,7 @@ macro_rules! transport_suite {
             a_request_and_its_response_take_both_ideal_times
         );
 
-        proptest::proptest! {
+        $crate::tests::suite::proptest::proptest! {
             #[test]
             fn each_message_arrives_once_or_fails(
                 schedule in $crate::tests::chaos::schedules(), variant: usize
@@ -557,8 +578,8 @@ macro_rules! transport_suite {
             }
         }
 
-        proptest::proptest! {
-            #![proptest_config(rackweave_testing::cases(24))]
+        $crate::tests::suite::proptest::proptest! {
+            #![proptest_config($crate::tests::suite::tenth())]
 
             #[test]
             fn forged_packets_do_no_harm(seed: u64, variant: usize) {
@@ -573,4 +594,4 @@ macro_rules! transport_suite {
         })+
     };
 }
-pub(crate) use transport_suite;
+pub use transport_suite;

@@ -271,6 +271,14 @@ fn reads(rng: &mut Rng) -> Reads {
 }
 
 impl Scenario {
+    /// Whether files are compared by their hashes: some are not what their lengths and times say, from the start or after a
+    /// power failure.
+    pub(super) fn checksum(&self) -> bool {
+        let power = |failure: &Failure| failure.fault == Fault::PowerFailure;
+        self.hosts.iter().any(|host| host.before == Before::Alike)
+            || !self.sync && self.failures.iter().any(power)
+    }
+
     /// Returns it as text, for people; the seed alone gives the same run.
     pub(super) fn text(&self) -> String {
         let mut text = String::new();

@@ -7,11 +7,12 @@ use std::sync::Arc;
 use std::task::Poll;
 
 use bytes::Bytes;
+use rackweave_cast::format::Purpose;
 use rackweave_cast::orca::{
-    Accept, Admission, Decision, Engine, EngineConfig, EngineEvent, FabricPlace, ReceiverProgress,
-    SendView, Stats,
+    Accept, Admission, Cast, CastConfig, Decision, Engine, EngineConfig, EngineEvent, FabricPlace,
+    ReceiverProgress, Stats,
 };
-use rackweave_cast::sink::{Folder, FolderConfig, Sink, SinkError, SinkTask, SinkWork};
+use rackweave_cast::sink::{Comparing, Folder, FolderConfig, Sink, SinkError, SinkTask, SinkWork};
 use rackweave_cast::source::SourceError;
 use rackweave_cast::store::Dir;
 use rackweave_core::{HostId, Rng, Span, Time};
@@ -23,7 +24,7 @@ use rackweave_wire::orca::{PORT, Reason, Session};
 use super::super::platform::Simulated;
 use super::disk::Disk;
 use super::draw::{Host, Scenario};
-use super::source::{Pipe, Reader, Stream};
+use super::source::{Files, Pipe, Reader, Reads, Stream, Streams};
 
 /// How often a pipe is looked at.
 const FILL: Span = Span::from_ms(1);
@@ -122,7 +123,7 @@ struct Working {
 /// A run of `cast send`.
 #[derive(Debug)]
 struct Sending {
-    session: Session,
+    cast: Cast,
     to: Vec<HostId>,
     pipe: Option<Pipe>,
     filled: Time,
@@ -148,7 +149,7 @@ impl Process {
         number: usize,
         port: u16,
         platform: &Simulated,
-        (disk, stream): (&Disk, &Arc<Stream>),
+        (disk, streams): (&Disk, &Arc<Streams>),
         scenario: &Scenario,
     ) -> Result<Self, String> {
         let receives = number > 0;
@@ -187,7 +188,7 @@ impl Process {
             retry: scenario.retry,
             ..EngineConfig::new((ip(number), port).into())
         };
-        let accept = receives.then(|| accept(disk, stream, scenario));
+        let accept = receives.then(|| accept(disk, streams, scenario));
         let engine =
             Engine::on(config, accept, platform.clone()).map_err(|error| error.to_string())?;
         Ok(Self {
@@ -206,7 +207,7 @@ impl Process {
 
     /// Returns the session that this host sends with a key, and the protection of its data.
     pub(super) fn sealer(&self) -> Option<(Session, &GroupSeal)> {
-        let session = self.sending.as_ref()?.session;
+        let (session, _) = self.sending.as_ref()?.cast.sessions().next()?;
         Some((session, self.engine.data_seal(session)?))
     }
 
@@ -223,20 +224,32 @@ impl Process {
     }
 
     /// Starts `cast send` to all others.
-    pub(super) fn send(&mut self, now: Time, stream: &Arc<Stream>, scenario: &Scenario) {
+    pub(super) fn send(&mut self, now: Time, streams: &Arc<Streams>, scenario: &Scenario) {
         for host in 1..scenario.hosts.len() {
             self.hosts.insert(self.engine.add_peer((ip(host), PORT).into()), host);
         }
         let to: Vec<HostId> = self.hosts.keys().copied().collect();
-        let (source, pipe) = Reader::new(stream, scenario.reads);
-        match self.engine.open(Box::new(source), &to, scenario.spread, flow(scenario)) {
+        let (spread, flow) = (scenario.spread, flow(scenario));
+        let purpose = Purpose { dry_run: false, checksum: scenario.checksum() };
+        let config = CastConfig { spread, by_unicast: Vec::new(), flow, purpose };
+        let (cast, pipe) = match scenario.reads {
+            reads @ Reads::Pipe { .. } => {
+                let (source, pipe) = Reader::new(streams.all(), reads);
+                (Cast::stream(&mut self.engine, Box::new(source), &to, config), pipe)
+            }
+            reads => {
+                let files = Box::new(Files { streams: Arc::clone(streams), reads });
+                (Cast::files(&mut self.engine, files, &to, config), None)
+            }
+        };
+        match cast {
             Err(error) => {
                 self.note(format!("cannot open a session: {error}"));
                 self.reports.push(Report::Exit(false));
             }
-            Ok(session) => {
+            Ok(cast) => {
                 self.sending = Some(Sending {
-                    session,
+                    cast,
                     to,
                     pipe,
                     filled: now,
@@ -266,13 +279,21 @@ impl Process {
             self.on_event(event);
         }
         self.check_gone();
-        Ok([next, filled_at].into_iter().flatten().min())
+        let mut due = None;
+        if let Some(sending) = &mut self.sending {
+            if sending.cast.is_over() {
+                self.on_over();
+            } else {
+                due = sending.cast.poll(&mut self.engine).map_err(|error| error.to_string())?;
+            }
+        }
+        Ok([next, filled_at, due].into_iter().flatten().min())
     }
 
     /// Checks that no receiver is invited again for bytes that a pipe has given back.
     fn check_gone(&mut self) {
         let Some(sending) = self.sending.as_ref().filter(|it| !it.gone.is_empty()) else { return };
-        let Some(view) = self.engine.view(sending.session) else { return };
+        let view = sending.cast.view(&self.engine).sent;
         let is_invited = |it: &&ReceiverProgress| {
             sending.gone.contains(&it.host)
                 && matches!(it.status, ReceiverStatus::Invited | ReceiverStatus::Preparing)
@@ -284,14 +305,28 @@ impl Process {
     }
 
     fn on_event(&mut self, event: EngineEvent) {
-        match event {
-            EngineEvent::Sender(_, event) => self.on_sender_event(event),
-            EngineEvent::Sent { view, error, .. } => self.on_sent(&view, error.as_ref()),
+        match &event {
+            EngineEvent::Sender(session, event) => self.on_sender_event(*session, *event),
+            EngineEvent::Answered { host, lacking, .. } => {
+                let name = self.hosts.get(host).copied().unwrap_or(usize::MAX);
+                let lacks = lacking.as_ref().map(|lacking| lacking.iter().collect::<Vec<_>>());
+                self.note(format!("host {name} answers that it lacks {lacks:?}"));
+                if let Some(sending) = &mut self.sending
+                    && lacks.is_some_and(|lacks| lacks.is_empty())
+                {
+                    sending.completed.insert(*host);
+                }
+            }
             EngineEvent::Renewed { session, .. } => {
                 self.note(format!("goes on with session {:08x}", session.0));
                 if let Some(sending) = &mut self.sending {
-                    sending.session = session;
                     sending.gone.clear();
+                }
+            }
+            EngineEvent::Compared { comparison, .. } => {
+                self.note(format!("lacks {} files", comparison.lacking_files));
+                if comparison.is_complete {
+                    self.reports.push(Report::Received);
                 }
             }
             EngineEvent::Receiving { session, at, .. } => {
@@ -300,18 +335,21 @@ impl Process {
             EngineEvent::Received { .. } => self.reports.push(Report::Received),
             EngineEvent::ReceiveFailed { session, reason, error, .. } => {
                 let is_damage = error.as_ref().is_some_and(SinkError::is_damage);
-                let why = error.map_or_else(|| format!("{reason:?}"), |error| error.to_string());
+                let why = error.as_ref().map_or_else(|| format!("{reason:?}"), ToString::to_string);
                 let text = format!("session {:08x} has failed: {why}", session.0);
-                self.reports.push(match is_damage || reason == Reason::Damaged {
+                self.reports.push(match is_damage || *reason == Reason::Damaged {
                     true => Report::Wrong(text),
                     false => Report::Note(text),
                 });
             }
-            EngineEvent::Control(_) => {}
+            EngineEvent::Sent { .. } | EngineEvent::Control(_) => {}
+        }
+        if let Some(sending) = &mut self.sending {
+            sending.cast.handle(&self.engine, event);
         }
     }
 
-    fn on_sender_event(&mut self, event: SenderEvent) {
+    fn on_sender_event(&mut self, session: Session, event: SenderEvent) {
         let name = |host: HostId| self.hosts.get(&host).copied().unwrap_or(usize::MAX);
         let Some(sending) = &mut self.sending else { return };
         let text = match event {
@@ -320,7 +358,9 @@ impl Process {
                 format!("host {} has joined at byte {at}", name(host))
             }
             SenderEvent::Completed { host } => {
-                sending.completed.insert(host);
+                if sending.cast.sessions().any(|it| it == (session, true)) {
+                    sending.completed.insert(host);
+                }
                 format!("host {} has completed", name(host))
             }
             SenderEvent::Preparing { host } => format!("host {} prepares", name(host)),
@@ -339,8 +379,10 @@ impl Process {
     }
 
     /// `send` ends, with the exit code of `cast send`.
-    fn on_sent(&mut self, view: &SendView, error: Option<&SourceError>) {
-        let Some(sending) = self.sending.take() else { return };
+    fn on_over(&mut self) {
+        let Some(mut sending) = self.sending.take() else { return };
+        let view = sending.cast.view(&self.engine).sent;
+        let error = sending.cast.take_error();
         match error {
             None => {}
             // A session that replaces another one takes a receiver whose bytes the pipe has given back before.
@@ -418,19 +460,24 @@ fn flow(scenario: &Scenario) -> FlowConfig {
 }
 
 /// Takes every stream into the root directory of a disk.
-fn accept(disk: &Disk, stream: &Arc<Stream>, scenario: &Scenario) -> Accept {
-    let (disk, stream) = (disk.clone(), Arc::clone(stream));
+fn accept(disk: &Disk, streams: &Arc<Streams>, scenario: &Scenario) -> Accept {
+    let (disk, streams) = (disk.clone(), Arc::clone(streams));
     let Scenario { overwrite, sync, .. } = *scenario;
     // Attempts of one process share what they have found.
     let config = FolderConfig { overwrite, sync, ..FolderConfig::default() };
     Box::new(move |offer| {
-        let (disk, stream, number) = (disk.clone(), Arc::clone(&stream), offer.stream);
-        let config = config.clone();
+        let (disk, config) = (disk.clone(), config.clone());
+        let (number, is_manifest) = (offer.stream, offer.is_manifest());
+        let stream = streams.get(number);
         Decision::Accept(Box::new(move |cancel| {
             let config = FolderConfig { cancel: cancel.clone(), ..config };
             let root = Dir::on(disk.root(), "/srv".into());
+            if is_manifest {
+                return Ok(Box::new(Comparing::in_dir(root, config)) as Box<dyn Sink>);
+            }
             let folder = Folder::in_dir(root, config, number)?;
             let at = folder.begins_at();
+            let stream = stream.unwrap_or_else(|| panic!("a stream that nobody sends"));
             Ok(Box::new(Checked { folder, stream, at }) as Box<dyn Sink>)
         }))
     })

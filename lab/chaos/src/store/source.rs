@@ -1,8 +1,11 @@
 //! What `cast send` reads: files, whose last bytes are readable only after work, or a pipe, which gives back what no receiver needs.
 
+use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use rackweave_cast::source::{Payload, Source, SourceError};
+use rackweave_cast::format::tree::{TreeHash, chunk_hash};
+use rackweave_cast::format::{self, CHUNK, FileHeader, Hash, StreamDigest};
+use rackweave_cast::source::{Catalogue, Payload, Source, SourceError};
 use rackweave_core::{Rate, Span};
 
 /// The stream that is sent.
@@ -10,6 +13,96 @@ use rackweave_core::{Rate, Span};
 pub(super) struct Stream {
     pub(super) number: u128,
     pub(super) bytes: Vec<u8>,
+}
+
+/// The streams of any of the files: `cast send` sends what a receiver lacks.
+#[derive(Debug)]
+pub(super) struct Streams {
+    seed: u64,
+    files: Vec<(FileHeader, Vec<u8>)>,
+    all: Arc<Stream>,
+    made: Mutex<BTreeMap<u128, Arc<Stream>>>,
+}
+
+impl Streams {
+    pub(super) fn new(seed: u64, files: Vec<(FileHeader, Vec<u8>)>) -> Self {
+        let all = Arc::new(Stream { number: 0, bytes: Vec::new() });
+        let mut this = Self { seed, files, all, made: Mutex::default() };
+        this.all = this.of(&|_| true);
+        this
+    }
+
+    /// The stream of all files.
+    pub(super) const fn all(&self) -> &Arc<Stream> {
+        &self.all
+    }
+
+    /// Returns a stream that was made before.
+    pub(super) fn get(&self, number: u128) -> Option<Arc<Stream>> {
+        let made = self.made.lock().unwrap_or_else(PoisonError::into_inner);
+        made.get(&number).cloned()
+    }
+
+    fn of(&self, wanted: &dyn Fn(u32) -> bool) -> Arc<Stream> {
+        let chosen = (0..).zip(&self.files).filter(|(entry, _)| wanted(*entry));
+        let mut number = u128::from(self.seed) << 64 & !(1 << 127);
+        let (mut out, mut digest, mut count, mut total) =
+            (Vec::new(), StreamDigest::default(), 0, 0);
+        format::start(&mut out);
+        for (entry, (header, bytes)) in chosen {
+            number |= 1 << entry;
+            count += 1;
+            format::file(header, &mut out);
+            digest.file(header);
+            if header.directory {
+                continue;
+            }
+            let hash = hash_of(bytes, |chunk, hash| {
+                out.extend_from_slice(&format::chunk_front(chunk.len() as u32));
+                out.extend_from_slice(chunk);
+                out.extend_from_slice(hash);
+            });
+            format::file_end(bytes.len() as u64, &hash, &mut out);
+            digest.file_end(&hash);
+            total += bytes.len() as u64;
+        }
+        format::digest(&digest, &mut out);
+        format::end(count, total, &mut out);
+        let mut made = self.made.lock().unwrap_or_else(PoisonError::into_inner);
+        Arc::clone(made.entry(number).or_insert_with(|| Arc::new(Stream { number, bytes: out })))
+    }
+}
+
+/// Returns the hash of a file, and passes on its chunks with their hashes.
+fn hash_of(bytes: &[u8], mut each: impl FnMut(&[u8], &Hash)) -> Hash {
+    let mut tree = TreeHash::default();
+    for (number, chunk) in (0..).zip(bytes.chunks(CHUNK)) {
+        let (hash, single) = chunk_hash(number, chunk);
+        each(chunk, &hash);
+        tree.push(hash, single);
+    }
+    tree.finish()
+}
+
+/// The files that `cast send` was given.
+pub(super) struct Files {
+    pub(super) streams: Arc<Streams>,
+    pub(super) reads: Reads,
+}
+
+impl Catalogue for Files {
+    fn headers(&self) -> Vec<FileHeader> {
+        self.streams.files.iter().map(|(header, _)| header.clone()).collect()
+    }
+
+    fn hash(&mut self, entry: u32) -> Result<Option<Hash>, SourceError> {
+        let file = self.streams.files.get(entry as usize).filter(|(header, _)| !header.directory);
+        Ok(file.map(|(_, bytes)| hash_of(bytes, |_, _| ())))
+    }
+
+    fn stream(&self, wanted: &dyn Fn(u32) -> bool) -> Result<Box<dyn Source>, SourceError> {
+        Ok(Box::new(Reader::new(&self.streams.of(wanted), self.reads).0))
+    }
 }
 
 /// How the stream is read.

@@ -6,8 +6,7 @@ use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 
-use rackweave_cast::format::tree::{TreeHash, chunk_hash};
-use rackweave_cast::format::{self, CHUNK, FileHeader, StreamDigest};
+use rackweave_cast::format::FileHeader;
 use rackweave_cast::orca::Stats;
 use rackweave_core::{Rng, Span, Time, frame};
 use rackweave_wire::orca::{GROUP, PORT};
@@ -17,7 +16,7 @@ use super::disk::{Disk, Failing};
 use super::draw::{Before, FAILURES_UNTIL, Failure, Fault, Host, Scenario};
 use super::insider::Insider;
 use super::process::{Process, Report, host_at, ip};
-use super::source::{Reads, Stream};
+use super::source::{Reads, Streams};
 
 /// Every run is over by then, long after the last failure.
 const LIMIT: Span = Span::from_secs(300);
@@ -118,7 +117,7 @@ pub(super) struct World<'a> {
     rng: Rng,
     attacker: Rng,
     insider: Option<Insider>,
-    stream: Arc<Stream>,
+    streams: Arc<Streams>,
     recorded: Vec<(SocketAddr, SocketAddr, Vec<u8>)>,
     contents: Vec<Vec<u8>>,
     hasher: DefaultHasher,
@@ -142,9 +141,8 @@ fn content(seed: u64, file: u64, length: usize) -> Vec<u8> {
     bytes
 }
 
-fn stream(scenario: &Scenario, contents: &[Vec<u8>]) -> Stream {
-    let mut out = Vec::new();
-    format::start(&mut out);
+/// The files as `cast send` lists them, and their content.
+fn listed(scenario: &Scenario, contents: &[Vec<u8>]) -> Vec<(FileHeader, Vec<u8>)> {
     let header = |path: &str, directory, length: usize, mode| FileHeader {
         path: path.as_bytes().to_vec(),
         directory,
@@ -154,33 +152,13 @@ fn stream(scenario: &Scenario, contents: &[Vec<u8>]) -> Stream {
         mtime_ns: MODIFIED.1,
     };
     let nested = scenario.files.iter().any(|file| file.path.contains('/'));
-    let mut digest = StreamDigest::default();
-    let begin = |header: &FileHeader, digest: &mut StreamDigest, out: &mut Vec<u8>| {
-        format::file(header, out);
-        digest.file(header);
-    };
-    if nested {
-        begin(&header("d", true, 0, 0o755), &mut digest, &mut out);
-    }
-    for (file, bytes) in scenario.files.iter().zip(contents) {
-        begin(&header(&file.path, false, bytes.len(), 0o640), &mut digest, &mut out);
-        let mut tree = TreeHash::default();
-        for (number, chunk) in bytes.chunks(CHUNK).enumerate() {
-            let (hash, single) = chunk_hash(number as u64, chunk);
-            out.extend_from_slice(&format::chunk_front(chunk.len() as u32));
-            out.extend_from_slice(chunk);
-            out.extend_from_slice(&hash);
-            tree.push(hash, single);
-        }
-        let hash = tree.finish();
-        format::file_end(bytes.len() as u64, &hash, &mut out);
-        digest.file_end(&hash);
-    }
-    let total = contents.iter().map(|bytes| bytes.len() as u64).sum();
-    format::digest(&digest, &mut out);
-    // Directories count as files.
-    format::end(contents.len() as u64 + u64::from(nested), total, &mut out);
-    Stream { number: u128::from(scenario.seed) << 64 | 1, bytes: out }
+    let folder = nested.then(|| (header("d", true, 0, 0o755), Vec::new()));
+    let files = scenario
+        .files
+        .iter()
+        .zip(contents)
+        .map(|(file, bytes)| (header(&file.path, false, bytes.len(), 0o640), bytes.clone()));
+    folder.into_iter().chain(files).collect()
 }
 
 impl<'a> World<'a> {
@@ -204,7 +182,7 @@ impl<'a> World<'a> {
             rng: Rng::stream(scenario.seed, 0, 0, "network"),
             attacker: Rng::stream(scenario.seed, 0, 0, "attacker"),
             insider: None,
-            stream: Arc::new(stream(scenario, &contents)),
+            streams: Arc::new(Streams::new(scenario.seed, listed(scenario, &contents))),
             recorded: Vec::new(),
             contents,
             hasher: DefaultHasher::new(),
@@ -452,7 +430,7 @@ impl<'a> World<'a> {
             (state.now, state.realtime_ns) = (self.scenario.hosts[host].clock, realtime_ns);
         }
         let Machine { platform, disk, port, .. } = machine;
-        let files = (&*disk, &self.stream);
+        let files = (&*disk, &self.streams);
         machine.process = Some(Process::start(host, *port, platform, files, self.scenario)?);
         self.trace(host, "is started");
         Ok(())
@@ -471,7 +449,7 @@ impl<'a> World<'a> {
         let machine = &mut self.machines[0];
         machine.platform.state().now = local;
         if let Some(process) = &mut machine.process {
-            process.send(local, &self.stream, self.scenario);
+            process.send(local, &self.streams, self.scenario);
         }
         machine.wake_at(self.now);
         self.sent_at = self.now;
@@ -546,7 +524,7 @@ impl<'a> World<'a> {
             let to = 1 + rng.below(hosts - 1);
             let from = ((to + 1 + rng.below(hosts - 1)) % hosts) as usize;
             let from = SocketAddr::new(ip(from), self.machines[from].port);
-            if let Some(bytes) = self.insider.as_mut().and_then(|it| it.forge(&self.stream)) {
+            if let Some(bytes) = self.insider.as_mut().and_then(|it| it.forge(self.streams.all())) {
                 self.at(self.now, Event::Arrival(to as usize, None, (from, 0, bytes)));
             }
         }

@@ -110,7 +110,7 @@ const ADDING: [(&str, usize); 2] = [
     (include_str!("../../../../docs/adding-a-group-system.md"), 6),
 ];
 
-/// Each excerpt of a walk-through, with the file that is named last before it.
+/// Each excerpt of a walk-through (blocks of commands are none), with the file that is named last before it.
 fn excerpts(document: &'static str) -> Vec<(&'static str, &'static str)> {
     let mut parts = document.split("```");
     let mut file = "";
@@ -118,9 +118,8 @@ fn excerpts(document: &'static str) -> Vec<(&'static str, &'static str)> {
     while let Some(text) = parts.next() {
         let is_file = |name: &&str| name.contains('/') && name.ends_with(".rs");
         file = text.split('`').rfind(is_file).unwrap_or(file);
-        found.extend(
-            parts.next().map(|block| (file, block.strip_prefix("rust\n").unwrap_or(block))),
-        );
+        let block = parts.next().filter(|block| !block.starts_with("sh\n"));
+        found.extend(block.map(|block| (file, block.strip_prefix("rust\n").unwrap_or(block))));
     }
     found
 }

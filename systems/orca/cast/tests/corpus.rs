@@ -5,9 +5,9 @@ mod checks;
 use std::fs;
 use std::path::PathBuf;
 
-use rackweave_cast::format::{self, FileHeader};
+use rackweave_cast::format::{self, FileHeader, Manifest, ManifestEntry, Purpose};
 use rackweave_cast::orca::{
-    BlockHashes, CookieMessage, GroupMessage, HashRequest, KeyRequest, SealedMessage,
+    AnswerMessage, BlockHashes, CookieMessage, GroupMessage, HashRequest, KeyRequest, SealedMessage,
 };
 use rackweave_core::HostId;
 use rackweave_crypt::Cipher;
@@ -74,6 +74,7 @@ fn with_digest(mut stream: Vec<u8>) -> Vec<u8> {
 fn streams() {
     for (name, bytes) in seeds("decode_cast") {
         println!("{name}");
+        assert_eq!(checks::manifest(&bytes), name == "manifest", "{name}");
         let whole = checks::stream(&bytes);
         let good = ["chunk", "digest", "directory", "empty-file", "no-files", "pipe"];
         assert_eq!(whole, good.contains(&name.as_str()), "{name}");
@@ -97,6 +98,8 @@ fn invitations() {
     for (name, bytes) in seeds("decode_invitation") {
         println!("{name}");
         let good = [
+            "answer",
+            "ask",
             "challenge",
             "control",
             "echo",
@@ -106,6 +109,7 @@ fn invitations() {
             "invitation",
             "key-request",
             "own-key",
+            "sealed-answer",
         ];
         assert_eq!(checks::invitation(&bytes), good.contains(&name.as_str()), "{name}");
     }
@@ -119,7 +123,7 @@ fn invitations_that_are_nearly_right() {
 }
 
 /// Seeds of cookies and of what is sealed for a host.
-fn invitation_seeds() -> [(&'static str, Vec<u8>); 12] {
+fn invitation_seeds() -> [(&'static str, Vec<u8>); 15] {
     let (session, place) = (Session(0x0102_0304), Place { rack: 0, port: 3 });
     let body = Body::Invite { stream: 5, place, payload: 1400, via_agent: false };
     let invite = Control { from: HostId(1), to: HostId(2), session, body };
@@ -151,6 +155,8 @@ fn invitation_seeds() -> [(&'static str, Vec<u8>); 12] {
     };
     let too_few = BlockHashes { hashes: vec![[1; 32]], ..hashes.clone() };
     let wants_key = KeyRequest { session, nonce: 6 };
+    let ask = AnswerMessage::Ask { session, part: 1 };
+    let answer = AnswerMessage::Answer { session, part: 1, bytes: vec![5, 0x80].into() };
     let own_key = (Cipher::ChaCha20Poly1305, &[9; 32]);
     [
         ("hash-request", encoded(&|out| SealedMessage::encode_request(&asks, out))),
@@ -165,6 +171,9 @@ fn invitation_seeds() -> [(&'static str, Vec<u8>); 12] {
         ("invitation", with_key),
         ("invitation-without-key", sealed(&invite, None)),
         ("no-such-cipher", no_cipher),
+        ("ask", ask.encode_plain()),
+        ("answer", answer.encode_plain()),
+        ("sealed-answer", encoded(&|out| SealedMessage::encode_answer(&answer, out))),
     ]
 }
 
@@ -201,7 +210,10 @@ fn mutants(target: &str, count: usize, mut check: impl FnMut(&[u8])) {
 #[test]
 fn streams_that_are_nearly_right() {
     let mut whole = 0;
-    mutants("decode_cast", 300_000, |bytes| whole += u32::from(checks::stream(bytes)));
+    mutants("decode_cast", 300_000, |bytes| {
+        whole += u32::from(checks::stream(bytes));
+        checks::manifest(bytes);
+    });
     // Some changes affect only names and times, or nothing at all.
     assert!(whole > 0);
 }
@@ -223,7 +235,12 @@ fn seeds_are_up_to_date() {
     let answer = GroupMessage { answer: true, ..question };
     let (mut long, keyed) = (question.encode(None), question.encode(Some(&[7; 32])));
     long[10] = 255;
+    let entries = [(header(Some(5)), Some([3; 32]))];
+    let entries = entries.map(|(header, hash)| ManifestEntry { header, hash }).to_vec();
+    let purpose = Purpose { dry_run: true, checksum: true };
+    let manifest = Manifest { purpose, entries }.encode().expect("it is short");
     let all = [
+        ("manifest", manifest),
         ("chunk", one_file(60, Some(5), b"bytes")),
         ("pipe", one_file(200, None, b"some bytes of a pipe")),
         ("digest", with_digest(one_file(60, Some(5), b"bytes"))),

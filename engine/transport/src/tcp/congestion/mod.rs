@@ -7,6 +7,7 @@
 
 mod cubic;
 mod dctcp;
+mod external;
 mod hystart;
 mod new_reno;
 
@@ -15,57 +16,76 @@ use rackweave_core::{Rate, Span, Time};
 use super::config::{Config, CongestionControl};
 use cubic::Cubic;
 use dctcp::Dctcp;
+pub use external::External;
 use new_reno::NewReno;
 
 /// The content of an acknowledgement.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct AckInfo {
-    pub(super) now: Time,
+pub struct AckInfo {
+    /// The time.
+    pub now: Time,
     /// When the newest segment that it newly acknowledges was sent. `None` if all of them were retransmitted
     /// (Karn's algorithm).
-    pub(super) sent: Option<Time>,
+    pub sent: Option<Time>,
     /// Number of bytes that are newly known to have arrived, cumulatively or selectively.
-    pub(super) delivered: u64,
+    pub delivered: u64,
     /// Number of bytes that are newly acknowledged cumulatively.
-    pub(super) acked: u64,
+    pub acked: u64,
     /// Whether it reports congestion marks (ECE).
-    pub(super) marked: bool,
+    pub marked: bool,
     /// Bytes in flight before it.
-    pub(super) in_flight: u64,
+    pub in_flight: u64,
     /// Whether the bytes that it acknowledges were sent below the limit of the window.
-    pub(super) app_limited: bool,
+    pub app_limited: bool,
     /// The smoothed round-trip time.
-    pub(super) rtt: Span,
+    pub rtt: Span,
     /// The position below which the stream is acknowledged.
-    pub(super) una: u64,
+    pub una: u64,
     /// The position below which the stream was sent.
-    pub(super) nxt: u64,
+    pub nxt: u64,
 }
 
 impl AckInfo {
+    /// An unmarked acknowledgement of `acked` bytes that were sent at the limit of the window, for tests of controllers: at time 0, with
+    /// a round trip of 10 us.
+    #[must_use]
+    pub const fn of(acked: u64) -> Self {
+        Self {
+            now: Time::ZERO,
+            sent: None,
+            delivered: acked,
+            acked,
+            marked: false,
+            in_flight: 0,
+            app_limited: false,
+            rtt: Span::from_us(10),
+            una: 0,
+            nxt: 0,
+        }
+    }
+
     /// The round-trip time of the newest segment that it acknowledges, which includes the peer's delay of the
     /// acknowledgement.
-    pub(super) fn delay(&self) -> Option<Span> {
+    #[must_use]
+    pub fn delay(&self) -> Option<Span> {
         self.sent.map(|sent| self.now.since(sent))
     }
 }
 
 /// A sign of congestion. The sender reports at most one per window of data, except for timeouts.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct CongestionEvent {
-    #[cfg_attr(
-        not(test),
-        expect(dead_code, reason = "for delay-based controllers; tests have one")
-    )]
-    pub(super) now: Time,
-    pub(super) kind: CongestionKind,
+pub struct CongestionEvent {
+    /// The time.
+    pub now: Time,
+    /// What happened.
+    pub kind: CongestionKind,
     /// Bytes in flight.
-    pub(super) in_flight: u64,
+    pub in_flight: u64,
 }
 
 /// The kind of a congestion event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum CongestionKind {
+pub enum CongestionKind {
     /// Segments were lost, and acknowledgements still arrive.
     Loss,
     /// The retransmission timer has expired.
@@ -77,7 +97,10 @@ pub(super) enum CongestionKind {
 }
 
 /// A congestion control algorithm.
-pub(super) trait Controller {
+pub trait Controller {
+    /// Called before the first segment of a connection, whose controller is a copy of [`External`]'s: full segments have `mss` bytes.
+    fn start(&mut self, _mss: u64, _initial_window: u64) {}
+
     /// Called when `bytes` were sent, for the first time or as a retransmission.
     fn on_sent(&mut self, _now: Time, _bytes: u64) {}
 
@@ -115,8 +138,7 @@ pub(super) enum Congestion {
     NewReno(NewReno),
     Cubic(Cubic),
     Dctcp(Dctcp),
-    #[cfg(test)]
-    Delay(super::tests::delay::DelayBased),
+    External(external::Boxed),
 }
 
 /// Calls a method of the current controller.
@@ -126,21 +148,19 @@ macro_rules! delegate {
             Congestion::NewReno($controller) => $call,
             Congestion::Cubic($controller) => $call,
             Congestion::Dctcp($controller) => $call,
-            #[cfg(test)]
-            Congestion::Delay($controller) => $call,
+            Congestion::External($controller) => $call,
         }
     };
 }
 
 impl Congestion {
     pub(super) fn new(config: &Config) -> Self {
-        match config.congestion_control {
+        match &config.congestion_control {
             CongestionControl::NewReno => Self::NewReno(NewReno::new(config)),
             CongestionControl::Cubic => Self::Cubic(Cubic::new(config)),
             CongestionControl::Dctcp => Self::Dctcp(Dctcp::new(config)),
-            #[cfg(test)]
-            CongestionControl::Delay { target } => {
-                Self::Delay(super::tests::delay::DelayBased::new(config, target))
+            CongestionControl::External(control) => {
+                Self::External(control.start(config.segment_bytes(), config.initial_window()))
             }
         }
     }
@@ -184,25 +204,6 @@ impl Controller for Congestion {
     #[inline]
     fn pacing_rate(&self) -> Option<Rate> {
         delegate!(self, controller => controller.pacing_rate())
-    }
-}
-
-#[cfg(test)]
-impl AckInfo {
-    /// An acknowledgement of `acked` bytes that were sent at the limit of the window.
-    fn of(acked: u64) -> Self {
-        Self {
-            now: Time::ZERO,
-            sent: None,
-            delivered: acked,
-            acked,
-            marked: false,
-            in_flight: 0,
-            app_limited: false,
-            rtt: Span::from_us(10),
-            una: 0,
-            nxt: 0,
-        }
     }
 }
 

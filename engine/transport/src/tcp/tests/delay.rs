@@ -9,7 +9,7 @@ use rackweave_wire::tcp::{Body, Header};
 
 use super::bottleneck::Bottleneck;
 use super::{DELAY, faithful, network, send};
-use crate::tcp::congestion::{AckInfo, CongestionEvent, CongestionKind, Controller};
+use crate::tcp::congestion::{AckInfo, CongestionEvent, CongestionKind, Controller, External};
 use crate::tcp::{Config, CongestionControl};
 
 const MSS: u64 = 1460;
@@ -17,7 +17,7 @@ const PACKET: u64 = 1538;
 
 /// Additive increase below the target delay, multiplicative decrease above it, at most once per round trip.
 #[derive(Clone, Debug)]
-pub(in crate::tcp) struct DelayBased {
+struct DelayBased {
     target: Span,
     /// The last measured delay.
     delay: Span,
@@ -30,9 +30,8 @@ pub(in crate::tcp) struct DelayBased {
 const UNIT: u64 = 1 << 10;
 
 impl DelayBased {
-    pub(in crate::tcp) fn new(config: &Config, target: Span) -> Self {
-        let (window, mss) = (config.initial_window() * UNIT, config.segment_bytes());
-        Self { target, delay: target, window, reduced_at: Time::ZERO, mss }
+    const fn new(target: Span) -> Self {
+        Self { target, delay: target, window: 0, reduced_at: Time::ZERO, mss: 0 }
     }
 
     /// Swift's Algorithm 1: the window is reduced by at most half, and not below a thousandth of a segment.
@@ -45,6 +44,10 @@ impl DelayBased {
 }
 
 impl Controller for DelayBased {
+    fn start(&mut self, mss: u64, initial_window: u64) {
+        (self.window, self.mss) = (initial_window * UNIT, mss);
+    }
+
     fn on_ack(&mut self, ack: &AckInfo) {
         let Some(delay) = ack.delay() else { return };
         self.delay = delay;
@@ -87,7 +90,11 @@ impl Controller for DelayBased {
 
 fn with_target(target: Span) -> Config {
     Config {
-        congestion_control: CongestionControl::Delay { target },
+        congestion_control: CongestionControl::External(External::new(
+            "delay",
+            false,
+            DelayBased::new(target),
+        )),
         ack_every_segments: 1,
         ..Config::tcp()
     }

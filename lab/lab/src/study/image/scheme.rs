@@ -202,7 +202,7 @@ keys! {
 
 pub(crate) enum Keys {
     Frisbee(Box<FrisbeeKeys>),
-    Requests { peers: Swp2pKeys, requests: RequestKeys, tcp: transport::Chosen },
+    Requests { peers: Swp2pKeys, requests: RequestKeys, tcp: Box<transport::Chosen> },
 }
 
 impl Keys {
@@ -216,7 +216,7 @@ impl Keys {
         Ok(Self::Requests {
             peers: de::from_table(&peers, origin)?,
             requests: de::from_table(&requests, origin)?,
-            tcp: transport::read_tcp(tcp, origin)?,
+            tcp: Box::new(transport::read_tcp(tcp, origin)?),
         })
     }
 }

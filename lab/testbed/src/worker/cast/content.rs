@@ -31,6 +31,8 @@ impl Content {
     /// host need different identities; otherwise one replaces the other.
     pub(super) fn source(&self, stream: u128) -> (GeneratedSource, Gate) {
         let gate = Gate::default();
+        // Each is a cast of its own: the first half of a stream's number tells casts apart.
+        let stream = stream << 64;
         (GeneratedSource { stream, bytes: self.0.clone(), gate: gate.clone() }, gate)
     }
 

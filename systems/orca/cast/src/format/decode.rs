@@ -476,7 +476,7 @@ fn number(bytes: &[u8]) -> u64 {
 }
 
 /// Decodes a file record whose length has been checked.
-fn file_header(record: &[u8], begins: u64) -> Result<FileHeader, DecodeError> {
+pub(super) fn file_header(record: &[u8], begins: u64) -> Result<FileHeader, DecodeError> {
     let front = file_record_bytes(0);
     let path = record[front..].to_vec();
     check_path(&path)?;

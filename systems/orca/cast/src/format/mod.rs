@@ -23,6 +23,7 @@
 
 mod decode;
 mod encode;
+mod manifest;
 mod path;
 #[cfg(test)]
 mod tests;
@@ -32,6 +33,10 @@ pub use decode::{DecodeError, Decoder, Resume, Visitor};
 pub use encode::{
     DIGEST_BYTES, END_BYTES, FILE_END_BYTES, START_BYTES, StreamDigest, chunk_front, digest, end,
     file, file_end, file_record_bytes, start,
+};
+pub use manifest::{
+    Lacking, MANIFEST_FRONT, MAX_MANIFEST, Manifest, ManifestEntry, Purpose, content_number,
+    is_manifest, is_same_cast, part_number,
 };
 pub use path::{PathError, STATE_PREFIX, check_path};
 

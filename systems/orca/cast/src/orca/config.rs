@@ -9,6 +9,7 @@ use rackweave_orca::label::Layout;
 use rackweave_wire::orca::{Reason, Session};
 
 use super::{Admission, peers};
+use crate::format::is_manifest;
 use crate::sink::MakeSink;
 
 /// How many hosts an engine without a fabric can distinguish.
@@ -138,6 +139,14 @@ pub struct Offer {
     pub session: Session,
     /// The identity of the stream's content.
     pub stream: u128,
+}
+
+impl Offer {
+    /// Returns whether the stream is a manifest, which [`Comparing`](crate::sink::Comparing) takes.
+    #[must_use]
+    pub const fn is_manifest(&self) -> bool {
+        is_manifest(self.stream)
+    }
 }
 
 /// A receiver's decision about an offer.

@@ -8,7 +8,8 @@ use rackweave_orca::controller::ControllerEvent;
 use rackweave_orca::flow::{ReceiverStatus, SenderEvent, SenderSummary, SlowReason};
 use rackweave_wire::orca::{Reason, Session};
 
-use crate::sink::{FileDone, SinkError};
+use crate::format::Lacking;
+use crate::sink::{Comparison, FileDone, SinkError};
 use crate::source::SourceError;
 
 /// Why an engine cannot be created.
@@ -72,6 +73,24 @@ pub enum EngineEvent {
         bytes: u64,
         /// The files; all are complete.
         files: Vec<FileDone>,
+    },
+    /// A receiver has answered a manifest that this host sends.
+    Answered {
+        /// The session of the manifest.
+        session: Session,
+        /// The receiver.
+        host: HostId,
+        /// What it lacks; `None` if it has the manifest and does not answer.
+        lacking: Option<Lacking>,
+    },
+    /// An incoming manifest was compared with this host's files.
+    Compared {
+        /// The session that carried it.
+        session: Session,
+        /// The address of the sender.
+        from: SocketAddr,
+        /// What was found.
+        comparison: Comparison,
     },
     /// An incoming stream has failed.
     ReceiveFailed {
@@ -142,6 +161,8 @@ pub struct ReceiverProgress {
     pub address: SocketAddr,
     /// The offset below which it has all bytes.
     pub have: u64,
+    /// The length of its stream so far.
+    pub of: u64,
     /// The offset at which it joined.
     pub from: u64,
     /// Its state within the session.
@@ -156,6 +177,30 @@ pub struct ReceiverProgress {
     pub mtu: Option<u32>,
     /// The seconds from the opening of the session until this receiver was complete; `None` before that.
     pub seconds: Option<f64>,
+    /// The bytes of file content that it had before, if it has answered the manifest.
+    pub there: Option<u64>,
+}
+
+impl ReceiverProgress {
+    /// A receiver that has got nothing.
+    #[must_use]
+    pub fn new(host: HostId, address: Option<SocketAddr>, status: ReceiverStatus) -> Self {
+        let unknown = SocketAddr::from((Ipv4Addr::UNSPECIFIED, 0));
+        Self {
+            host,
+            address: address.unwrap_or(unknown),
+            have: 0,
+            of: 0,
+            from: 0,
+            status,
+            bits_per_second: 0,
+            repairs: 0,
+            slow_reason: None,
+            mtu: None,
+            seconds: None,
+            there: None,
+        }
+    }
 }
 
 /// The counters of an engine.

@@ -13,6 +13,7 @@ use rackweave_wire::orca::{GROUP, Reason, Session};
 use super::parity::Parities;
 use super::verify::{BLOCK, Checked, Verifier};
 use super::{Decision, Engine, EngineEvent, EnginePlatform, Offer, Progress, Stats};
+use crate::format::{is_manifest, is_same_cast};
 use crate::sink::{Drain, SinkError, Window};
 
 /// How long received bytes may wait for the rest of their block before they are passed to the sink.
@@ -35,6 +36,9 @@ const MIN_ROOM: u64 = 1 << 20;
 /// The same with a key. A block is verified once all of it has arrived, so the window must hold one and the packet behind it: packets
 /// are sent whole.
 const MIN_VERIFIED_ROOM: u64 = 2 * BLOCK;
+
+/// The number of manifests that may be received at a time, in addition to the sessions of content.
+pub(super) const MANIFESTS: u32 = 16;
 
 /// A session that this host receives.
 pub(super) struct Incoming {
@@ -148,7 +152,8 @@ impl Incoming {
         (patience, closing): (Span, &[(u128, Drain)]),
         platform: &mut impl EnginePlatform,
     ) -> Result<Option<Time>, SinkError> {
-        let is_written = || closing.iter().any(|(of, it)| *of == self.stream && !it.has_ended());
+        let is_written =
+            || closing.iter().any(|(of, it)| is_same_cast(*of, self.stream) && !it.has_ended());
         if self.drain.is_pending() && !is_written() {
             self.drain.begin(|work| platform.start(work)).map_err(SinkError::Thread)?;
         }
@@ -245,11 +250,12 @@ impl<P: EnginePlatform> Engine<P> {
         open.map(progress).collect()
     }
 
-    /// Returns whether a sender has not yet acknowledged that a stream is complete. The acknowledgement may have been
+    /// Returns whether a sender has not yet acknowledged that a stream is complete, or taken the answer to its manifest. The acknowledgement may have been
     /// lost, so a long wait for it is pointless.
     #[must_use]
     pub fn is_lingering(&self) -> bool {
-        self.incoming.values().any(|incoming| incoming.stage == Stage::Complete)
+        self.answers.has_untaken()
+            || self.incoming.values().any(|incoming| incoming.stage == Stage::Complete)
     }
 
     /// Refuses all offers from now on.
@@ -290,7 +296,9 @@ impl<P: EnginePlatform> Engine<P> {
         let old: Vec<Session> = self
             .incoming
             .iter()
-            .filter(|(_, incoming)| incoming.stream == stream)
+            .filter(|(_, it)| {
+                is_same_cast(it.stream, stream) || (it.stream, it.host) == (stream, host)
+            })
             .map(|(session, _)| *session)
             .collect();
         for old in old {
@@ -298,7 +306,7 @@ impl<P: EnginePlatform> Engine<P> {
             self.close(old, Reason::Unknown);
             self.part_with(now, old, stage);
         }
-        if self.room().is_none() {
+        if self.room(stream).is_none() {
             match self.contest(now) {
                 Contest::Free(unanswered) => self.drop_unanswered(now, unanswered),
                 // By the time of the next repetition it is known whether that sender is there.
@@ -306,7 +314,7 @@ impl<P: EnginePlatform> Engine<P> {
                 Contest::Busy => {}
             }
         }
-        let room = self.room();
+        let room = self.room(stream);
         let decision = match (&mut self.accept, room) {
             (Some(_), None) => Decision::Refuse(Reason::Busy),
             (Some(accept), Some(_)) => accept(&Offer { from, session, stream }),
@@ -361,8 +369,13 @@ impl<P: EnginePlatform> Engine<P> {
 
     /// Returns the window that a further session may have: as large as configured if that needs no more than an eighth of
     /// the memory that is left (our choice), or else smaller. `None` if there is no place, or no memory.
-    fn room(&self) -> Option<u64> {
-        if self.incoming.len() >= self.config.max_sessions as usize {
+    fn room(&self, stream: u128) -> Option<u64> {
+        // A manifest does not take the place of content, which often follows before the session of the manifest is closed.
+        let kind = is_manifest(stream);
+        let alike = self.incoming.values().filter(|it| is_manifest(it.stream) == kind).count();
+        // A manifest of a sender that was killed must not keep its successor out.
+        let most = if kind { MANIFESTS } else { self.config.max_sessions };
+        if alike >= most as usize {
             return None;
         }
         let free = self.config.receive_memory.saturating_sub(self.receive_memory());
@@ -380,7 +393,7 @@ impl<P: EnginePlatform> Engine<P> {
 
     /// Returns whether the sink of an ended session of a stream still writes.
     fn is_written(&self, stream: u128) -> bool {
-        self.closing.iter().any(|(of, drain)| *of == stream && !drain.has_ended())
+        self.closing.iter().any(|(of, drain)| is_same_cast(*of, stream) && !drain.has_ended())
     }
 
     /// Returns whether a session keeps the place that another sender wants. A sender that has not answered this host's `Join`, or does not
@@ -439,7 +452,7 @@ impl<P: EnginePlatform> Engine<P> {
             let Some(heard) = heard.filter(|heard| now.since(*heard) < RIVAL_TIMEOUT) else {
                 continue;
             };
-            if !is_open || incoming.stream != stream || incoming.host == from {
+            if !is_open || !is_same_cast(incoming.stream, stream) || incoming.host == from {
                 continue;
             }
             return incoming.contest(now, heard);
@@ -532,6 +545,7 @@ impl<P: EnginePlatform> Engine<P> {
         let mut next: Option<Time> = None;
         let mut failed = Vec::new();
         let mut requests = Vec::new();
+        let mut answers = Vec::new();
         for (session, incoming) in &mut self.incoming {
             let sinks = (self.config.prepare, &self.closing[..]);
             let platform = self.driver.platform();
@@ -599,7 +613,14 @@ impl<P: EnginePlatform> Engine<P> {
                     let (_, files) = drain.outcome();
                     let bytes = length - drain.begins_at().min(length);
                     let (session, from) = (*session, incoming.from);
-                    self.events.push_back(EngineEvent::Received { session, from, bytes, files });
+                    self.events.push_back(match drain.answer() {
+                        Some(answer) => {
+                            let comparison = answer.comparison;
+                            answers.push((session, incoming.host, answer));
+                            EngineEvent::Compared { session, from, comparison }
+                        }
+                        None => EngineEvent::Received { session, from, bytes, files },
+                    });
                 } else if !drain.is_failed() {
                     // The stream ended without its end record.
                     self.host.leave(now, *session, Reason::Damaged);
@@ -607,6 +628,9 @@ impl<P: EnginePlatform> Engine<P> {
                     failed.push((*session, Reason::Damaged));
                 }
             }
+        }
+        for (session, host, answer) in answers {
+            self.answers.keep(session, host, &answer);
         }
         for (host, checked) in requests {
             self.send_requests(host, &checked);

@@ -4,6 +4,8 @@
 //! and the engine makes decisions about all of them (which sink receives a session, when a receiver is invited again,
 //! when a stream has ended).
 
+mod answers;
+mod cast;
 mod config;
 mod controller;
 mod cookie;
@@ -37,6 +39,9 @@ use rackweave_orca::flow::FlowConfig;
 use rackweave_orca::host::{Host, HostConfig, Spread, Tor};
 use rackweave_wire::orca::{GROUP, Key, Session};
 
+pub use self::answers::AnswerMessage;
+use self::answers::Answers;
+pub use self::cast::{Cast, CastConfig, CastView};
 pub use self::config::{Accept, Decision, EngineConfig, FabricPlace, Offer};
 pub use self::cookie::CookieMessage;
 use self::cookie::Cookies;
@@ -102,6 +107,7 @@ pub struct Engine<P = UdpSocket> {
     memo: Memo,
     relayed: VecDeque<Relayed>,
     sending: BTreeMap<Session, Sending>,
+    answers: Answers,
     incoming: BTreeMap<Session, Incoming>,
     /// Sinks of ended sessions that are still writing, with the stream that each writes.
     closing: Vec<(u128, Drain)>,
@@ -317,7 +323,8 @@ impl<P: EnginePlatform> Engine<P> {
             max_sessions: match fabric {
                 // An agent holds the labels of its whole rack, even if its own host receives few streams.
                 Some(fabric) if fabric.tor => config.max_sessions.max(LABELS),
-                _ => config.max_sessions,
+                // Manifests have places of their own.
+                _ => config.max_sessions.saturating_add(incoming::MANIFESTS),
             },
             status_interval: config.flow.status_interval,
         });
@@ -350,6 +357,7 @@ impl<P: EnginePlatform> Engine<P> {
             memo: Memo::default(),
             relayed: VecDeque::new(),
             sending: BTreeMap::new(),
+            answers: Answers::default(),
             incoming: BTreeMap::new(),
             closing: Vec::new(),
             accept,
@@ -450,6 +458,7 @@ impl<P: EnginePlatform> Driven<P> for Engine<P> {
 
     fn transmit(&mut self, now: Time) -> io::Result<bool> {
         self.poll_asks(now);
+        self.poll_answers(now);
         let more = self.send(now)?;
         self.handle_events(now);
         self.reap();
@@ -463,7 +472,8 @@ impl<P: EnginePlatform> Driven<P> for Engine<P> {
         }
         let controller = self.next_control();
         let host = self.host.poll_timeout();
-        let times = [host, self.flush_at, self.next_retry(), controller, self.next_ask()];
-        times.into_iter().flatten().min()
+        let asks = [self.next_ask(), self.answers.next_ask()];
+        let times = [host, self.flush_at, self.next_retry(), controller].into_iter().chain(asks);
+        times.flatten().min()
     }
 }

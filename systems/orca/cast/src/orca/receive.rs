@@ -18,7 +18,7 @@ use super::outgoing::Relayed;
 use super::probe::{self, Probe};
 use super::secure::{is_for_switches, random_bytes};
 use super::verify::Verifier;
-use super::{CookieMessage, Engine, EnginePlatform, MAX_FOREIGN, cookie, group};
+use super::{CookieMessage, Engine, EnginePlatform, MAX_FOREIGN, answers, cookie, group};
 use crate::source::Payload;
 
 /// The most datagrams that wait to be sent when an answer is added; further answers are dropped, and asked for again.
@@ -63,6 +63,7 @@ impl<P: EnginePlatform> Engine<P> {
                     }
                 }
                 Some(&probe::TAG) => self.handle_probe(now, path, bytes),
+                Some(&answers::TAG) => self.handle_plain_answer(now, from, bytes),
                 Some(&cookie::TAG) => self.handle_cookie(now, path, from, bytes),
                 Some(&rackweave_wire::secure::VERSION) => {
                     self.handle_secure(now, path, from, bytes);

@@ -26,6 +26,7 @@ use rackweave_orca::agent::ANY_RACK;
 use rackweave_wire::orca::{self, Body, Control, Header, TO_AGENT};
 use rackweave_wire::secure::{self as wire, Clear, Datagram, Handshake, Kind, Notice};
 
+use super::answers::AnswerMessage;
 use super::verify::{BlockHashes, Checked, HashRequest, KeyRequest};
 use super::{Engine, EnginePlatform};
 use crate::source::Payload;
@@ -36,6 +37,7 @@ const HASH_REQUEST: u8 = 3;
 const HASHES: u8 = 4;
 const KEY_REQUEST: u8 = 5;
 const OWN_KEY: u8 = 6;
+const ANSWER: u8 = 7;
 
 /// What was sealed for this host.
 #[derive(Debug)]
@@ -54,6 +56,8 @@ pub enum SealedMessage {
     KeyRequest(KeyRequest),
     /// The answer to one, with what opens packets that are sealed with the key.
     OwnKey(KeyRequest, Box<GroupOpen>),
+    /// A question about a manifest, or the answer.
+    Answer(AnswerMessage),
 }
 
 impl SealedMessage {
@@ -95,6 +99,12 @@ impl SealedMessage {
         out.extend_from_slice(key);
     }
 
+    /// Appends what is sealed for a question about a manifest, or for the answer.
+    pub fn encode_answer(message: &AnswerMessage, out: &mut Vec<u8>) {
+        out.push(ANSWER);
+        message.encode(out);
+    }
+
     /// Decodes what was sealed; `None` if it is malformed.
     #[must_use]
     pub fn decode(bytes: &[u8]) -> Option<Self> {
@@ -118,6 +128,7 @@ impl SealedMessage {
             }
             [HASH_REQUEST, fields @ ..] => HashRequest::decode(fields).map(Self::HashRequest),
             [HASHES, fields @ ..] => BlockHashes::decode(fields).map(Self::Hashes),
+            [ANSWER, fields @ ..] => AnswerMessage::decode(fields).map(Self::Answer),
             [KEY_REQUEST, fields @ ..] => match KeyRequest::decode(fields)? {
                 (request, []) => Some(Self::KeyRequest(request)),
                 _ => None,
@@ -278,6 +289,7 @@ impl<P: EnginePlatform> Engine<P> {
                     Some(SealedMessage::OwnKey(answer, opener)) => {
                         self.handle_own_key(now, host, &answer, opener);
                     }
+                    Some(SealedMessage::Answer(message)) => self.handle_answer(now, host, message),
                     None => self.stats.malformed += 1,
                 }
             }

@@ -60,6 +60,8 @@ pub(super) struct Sending {
     pub(super) hashes: HashCache,
     /// When receivers that do not verify are next looked for.
     pub(super) check_at: Time,
+    /// If it is a manifest: the number of its entries.
+    entries: Option<u32>,
 }
 
 #[derive(Clone, Copy, Default)]
@@ -130,12 +132,33 @@ impl<P: EnginePlatform> Engine<P> {
             own_sealers: BTreeMap::new(),
             hashes: HashCache::default(),
             check_at: now,
+            entries: None,
             copies: match spread {
                 Spread::Unicast => hosts.len(),
                 _ => 1,
             },
         };
         self.sending.insert(session, sending);
+        Ok(session)
+    }
+
+    /// As [`Self::open`], for a manifest with this many entries: each receiver that has it is asked what it lacks
+    /// ([`EngineEvent::Answered`]).
+    ///
+    /// # Errors
+    /// See [`OpenError`].
+    pub fn open_manifest(
+        &mut self,
+        manifest: Box<dyn Source>,
+        entries: u32,
+        hosts: &[HostId],
+        spread: Spread,
+        flow: FlowConfig,
+    ) -> Result<Session, OpenError> {
+        let session = self.open(manifest, hosts, spread, flow)?;
+        if let Some(sending) = self.sending.get_mut(&session) {
+            sending.entries = Some(entries);
+        }
         Ok(session)
     }
 
@@ -181,25 +204,11 @@ impl<P: EnginePlatform> Engine<P> {
         let sending = self.sending.get(&session)?;
         let source = &sending.source;
         let end = source.end();
-        let address = |host| {
-            let unknown = SocketAddr::from((Ipv4Addr::UNSPECIFIED, 0));
-            self.peers.address(host).unwrap_or(unknown)
-        };
         let headers = u32::from(sending.flow.overhead).saturating_sub(ETHERNET);
         let mut receivers: BTreeMap<HostId, ReceiverProgress> = BTreeMap::new();
         for (host, known) in &sending.hosts {
-            let none = ReceiverProgress {
-                host: *host,
-                address: address(*host),
-                have: 0,
-                from: 0,
-                status: ReceiverStatus::Lost(Reason::Unknown),
-                bits_per_second: 0,
-                repairs: 0,
-                slow_reason: None,
-                mtu: None,
-                seconds: None,
-            };
+            let lost = ReceiverStatus::Lost(Reason::Unknown);
+            let none = ReceiverProgress::new(*host, self.peers.address(*host), lost);
             receivers.insert(*host, known.past.unwrap_or(none));
         }
         receivers.extend(self.host.receivers(session).map(|view| {
@@ -211,17 +220,17 @@ impl<P: EnginePlatform> Engine<P> {
                 _ => true,
             };
             let had = known.past.filter(|_| !joined).map_or(0, |past| past.have);
+            let address = self.peers.address(view.host);
             let progress = ReceiverProgress {
-                host: view.host,
-                address: address(view.host),
                 have: view.have.max(had),
+                of: end.unwrap_or(source.available()),
                 from: known.from,
-                status: view.status,
                 bits_per_second: view.rate.0,
                 repairs: view.repairs,
                 slow_reason: view.slow_reason,
                 mtu: view.path_payload.map(|payload| u32::from(payload) + headers),
                 seconds: known.completed.map(|at| at.since(sending.began).as_secs_f64()),
+                ..ReceiverProgress::new(view.host, address, view.status)
             };
             (view.host, progress)
         }));
@@ -327,6 +336,10 @@ impl<P: EnginePlatform> Engine<P> {
             SenderEvent::Completed { host } => {
                 if let Some(receiver) = self.receiver(session, host) {
                     receiver.completed = Some(now);
+                }
+                let entries = self.sending.get(&session).and_then(|it| it.entries);
+                if let Some(entries) = entries {
+                    self.answers.ask(now, session, host, entries);
                 }
             }
             SenderEvent::Lost { host, reason } => {

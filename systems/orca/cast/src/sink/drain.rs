@@ -11,7 +11,7 @@ use bytes::Bytes;
 use rackweave_wire::orca::Reason;
 
 use super::window::{Piece, Window};
-use super::{FileDone, Sink, SinkError};
+use super::{Answer, FileDone, Sink, SinkError};
 use crate::store::Cancel;
 use crate::wake::Waker;
 
@@ -64,6 +64,7 @@ struct Rest {
 struct Outcome {
     error: Option<SinkError>,
     files: Vec<FileDone>,
+    answer: Option<Answer>,
 }
 
 /// The receiving end of a sink: its window, and what it shares with the [`SinkWork`] that feeds it.
@@ -231,9 +232,8 @@ impl SinkWork {
         }
     }
 
-    fn end_with(&self, error: Option<SinkError>, files: Vec<FileDone>) {
-        let mut outcome = self.shared.outcome.lock().unwrap_or_else(PoisonError::into_inner);
-        (outcome.error, outcome.files) = (error, files);
+    fn end_with(&self, outcome: Outcome) {
+        *self.shared.outcome.lock().unwrap_or_else(PoisonError::into_inner) = outcome;
     }
 
     fn make(&mut self) {
@@ -249,7 +249,7 @@ impl SinkWork {
                 self.shared.ready.store(true, Ordering::Release);
             }
             Err(error) => {
-                self.end_with(Some(error), Vec::new());
+                self.end_with(Outcome { error: Some(error), ..Outcome::default() });
                 self.shared.failed.store(true, Ordering::Release);
                 self.has_ended = true;
             }
@@ -268,13 +268,14 @@ impl SinkWork {
         drop(lent);
         let (content, expected) = sink.content();
         let (complete, failed) = (sink.is_complete(), result.is_err());
+        let answer = sink.answer();
         let files = if complete || failed { sink.files() } else { Vec::new() };
         let needs_from = sink.needs_from();
         let shared = &self.shared;
         shared.content.store(content, Ordering::Relaxed);
         shared.expected.store(expected.unwrap_or(u64::MAX), Ordering::Relaxed);
         if complete || failed {
-            self.end_with(result.err(), files);
+            self.end_with(Outcome { error: result.err(), files, answer });
         }
         // This is stored before `consumed`, so that a thread that sees all bytes consumed also sees the outcome.
         shared.complete.store(complete, Ordering::Release);
@@ -450,6 +451,11 @@ impl Drain {
     pub fn outcome(&self) -> (Option<SinkError>, Vec<FileDone>) {
         let mut outcome = self.shared.outcome.lock().unwrap_or_else(PoisonError::into_inner);
         (outcome.error.take(), std::mem::take(&mut outcome.files))
+    }
+
+    /// Returns the answer to a manifest that is complete.
+    pub(crate) fn answer(&self) -> Option<Answer> {
+        self.shared.outcome.lock().unwrap_or_else(PoisonError::into_inner).answer.take()
     }
 
     /// Ends the input. The sink finishes with what it was given, without further waiting here, unless it reads files that are there

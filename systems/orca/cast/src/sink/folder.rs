@@ -5,6 +5,7 @@ use std::io;
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::PathBuf;
 
+use super::comparing::Manifests;
 use super::handover::{Handover, Handovers};
 use super::state::{self, Done, Found, Place, State};
 use super::{FileDone, Sink, SinkError};
@@ -37,6 +38,8 @@ pub struct FolderConfig {
     pub cancel: Cancel,
     /// What attempts at streams leave to attempts that follow them at once; shared by the clones of a configuration.
     pub handovers: Handovers,
+    /// The memory of manifests; shared by the clones of a configuration.
+    pub manifests: Manifests,
 }
 
 /// Writes a stream's files. An incomplete file has the suffix `.part` and stays when the transfer is interrupted: the
@@ -162,7 +165,11 @@ fn resume_after(found: &Found) -> Resume {
 }
 
 /// Returns the hash of a file; `None` if it cannot be read.
-fn hash_of(file: &dyn DiskFile, entry: &Entry, cancel: &Cancel) -> Result<Option<Hash>, SinkError> {
+pub(super) fn hash_of(
+    file: &dyn DiskFile,
+    entry: &Entry,
+    cancel: &Cancel,
+) -> Result<Option<Hash>, SinkError> {
     let mut hasher = blake3::Hasher::new();
     let read = hasher.update_reader(UntilCancelled(Reading(file, 0), cancel)).map(|_| ());
     if cancel.is_set() {
@@ -172,7 +179,7 @@ fn hash_of(file: &dyn DiskFile, entry: &Entry, cancel: &Cancel) -> Result<Option
 }
 
 /// Gives a file the mode and time that it should have.
-fn set_attributes(file: &dyn DiskFile, header: &FileHeader) -> io::Result<()> {
+pub(super) fn set_attributes(file: &dyn DiskFile, header: &FileHeader) -> io::Result<()> {
     let stat = file.stat()?;
     if stat.mode != u32::from(header.mode) {
         file.set_mode(header.mode.into())?;

@@ -1,5 +1,6 @@
 //! The destinations of received streams: files, which get their final names once their hashes are verified, or a pipe.
 
+mod comparing;
 mod drain;
 mod folder;
 mod handover;
@@ -13,6 +14,7 @@ use std::io::{self, Write};
 use std::path::PathBuf;
 
 use bytes::Bytes;
+pub use comparing::{Comparing, Manifests};
 pub use drain::{Drain, MakeSink, SinkTask, SinkWork};
 pub use folder::{Folder, FolderConfig};
 pub use handover::Handovers;
@@ -20,7 +22,7 @@ pub use output::Output;
 use rackweave_wire::orca::Reason;
 pub use window::Window;
 
-use crate::format::{DecodeError, Decoder, FileHeader, Hash, Visitor};
+use crate::format::{DecodeError, Decoder, FileHeader, Hash, Purpose, Visitor};
 use crate::store::StoreError;
 
 /// Why a stream cannot be received.
@@ -135,6 +137,37 @@ pub trait Sink: Send {
     fn content(&self) -> (u64, Option<u64>) {
         (0, None)
     }
+
+    /// Returns the answer to the sender, if the stream was a manifest and is complete.
+    fn answer(&self) -> Option<Answer> {
+        None
+    }
+}
+
+/// What a manifest was found to have in common with a receiver's files.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Comparison {
+    /// What the sender asks.
+    pub purpose: Purpose,
+    /// The number of files of the manifest.
+    pub files: u64,
+    /// Their bytes.
+    pub bytes: u64,
+    /// The number of those files that the receiver lacks.
+    pub lacking_files: u64,
+    /// Their bytes.
+    pub lacking_bytes: u64,
+    /// Whether it lacks nothing, directories included.
+    pub is_complete: bool,
+}
+
+/// The answer to a manifest.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Answer {
+    /// What the sender gets: an encoded [`Lacking`](crate::format::Lacking).
+    pub bytes: Bytes,
+    /// What the receiver's user is shown.
+    pub comparison: Comparison,
 }
 
 /// A file that was received completely.

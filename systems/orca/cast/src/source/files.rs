@@ -1,16 +1,16 @@
 //! Files and directories as the source of a stream.
 
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
-use std::fs::{File, Metadata};
-use std::io::{self, Read as _};
+use std::collections::VecDeque;
+use std::fs::File;
+use std::io;
 use std::ops::Range;
-use std::os::unix::ffi::OsStrExt as _;
-use std::os::unix::fs::{FileExt as _, MetadataExt as _, OpenOptionsExt as _};
-use std::path::{Path, PathBuf};
+use std::os::unix::fs::{FileExt as _, MetadataExt as _};
+use std::path::PathBuf;
 
 use blake3::Hasher;
 use bytes::Bytes;
 
+use super::listing::{Found, Listing, header_of, open};
 use super::{Payload, Source, SourceError, gather, read_error};
 use crate::format::tree::{TreeHash, chunk_hash};
 use crate::format::{
@@ -101,56 +101,33 @@ impl std::fmt::Debug for Files {
     }
 }
 
-fn header_of(path: &[u8], meta: &Metadata) -> FileHeader {
-    FileHeader {
-        path: path.to_vec(),
-        directory: meta.is_dir(),
-        length: Some(if meta.is_dir() { 0 } else { meta.len() }),
-        mode: (meta.mode() & 0o777) as u16,
-        mtime_s: meta.mtime(),
-        mtime_ns: meta.mtime_nsec() as u32,
-    }
-}
-
 impl Files {
-    /// Creates the stream of these files and of everything below these directories. A file is named by the last
-    /// component of its path; a file in a directory, by the directory's name and the path below it. Links and devices
-    /// inside directories are skipped.
+    /// Creates the stream of these files and of everything below these directories ([`Listing::new`]).
     ///
     /// # Errors
     /// If one of them cannot be read or has no name.
     pub fn new(paths: &[PathBuf]) -> Result<Self, SourceError> {
-        let mut found = Vec::new();
-        let mut skipped = Vec::new();
-        for path in in_order(paths) {
-            let meta = std::fs::metadata(path).map_err(|error| read_error(path, error))?;
-            if !meta.is_file() && !meta.is_dir() {
-                return Err(SourceError::Kind { path: path.clone() });
-            }
-            let whole = std::fs::canonicalize(path).map_err(|error| read_error(path, error))?;
-            // The name is that of the link that was given, not of its target.
-            let name = match path.file_name() {
-                Some(name) => Some(name.as_bytes().to_vec()),
-                None => whole.file_name().map(|name| name.as_bytes().to_vec()),
-            };
-            let name = name.ok_or_else(|| SourceError::NoName { path: path.clone() })?;
-            walk(&whole, &name, meta, &mut found, &mut skipped)?;
-        }
-        let mut names = BTreeSet::new();
-        for (_, header, _) in &found {
-            if !names.insert(header.path.clone()) {
-                let name = String::from_utf8_lossy(&header.path).into_owned();
-                return Err(SourceError::Twice { name });
-            }
-        }
+        Self::of(&Listing::new(paths)?, |_| true)
+    }
+
+    /// Creates the stream of some files and directories of a listing.
+    ///
+    /// # Errors
+    /// If it would be too long.
+    pub fn of(listing: &Listing, wanted: impl Fn(u32) -> bool) -> Result<Self, SourceError> {
         let mut at = START_BYTES as u64;
         let mut content = 0_u64;
-        let mut id = Hasher::new_derive_key("rackweave cast 1 stream of files");
-        let mut entries = Vec::with_capacity(found.len());
-        for (local, header, meta) in found {
+        let new_id = || Hasher::new_derive_key("rackweave cast 1 stream of files");
+        let (mut all, mut part) = (new_id(), new_id());
+        let mut entries = Vec::new();
+        for (number, Found { local, header, changed }) in (0..).zip(listing.found()) {
             let mut record = Vec::new();
-            format::file(&header, &mut record);
-            id.update(&record);
+            format::file(header, &mut record);
+            all.update(&record);
+            if !wanted(number) {
+                continue;
+            }
+            part.update(&record);
             let length = header.length.unwrap_or(0);
             let data = at + record.len() as u64;
             let end = match header.directory {
@@ -160,38 +137,33 @@ impl Files {
             if end >= 1 << 47 {
                 return Err(SourceError::Large);
             }
-            let hashes = vec![None; length.div_ceil(CHUNK as u64) as usize];
-            let changed = (meta.ctime(), meta.ctime_nsec());
-            let (start, single, hashed, whole) = (at, None, 0, None);
             entries.push(Entry {
-                header,
-                local,
-                changed,
-                start,
+                header: header.clone(),
+                local: local.clone(),
+                changed: *changed,
+                start: at,
                 data,
                 end,
-                hashes,
-                hashed,
-                single,
-                whole,
+                hashes: vec![None; length.div_ceil(CHUNK as u64) as usize],
+                hashed: 0,
+                single: None,
+                whole: None,
             });
             at = end;
             content += length;
         }
-        let mut stream = [0; 16];
-        stream.copy_from_slice(&id.finalize().as_bytes()[..16]);
         Ok(Self {
             entries,
             length: at + (DIGEST_BYTES + END_BYTES) as u64,
             content,
-            stream: u128::from_be_bytes(stream),
+            stream: format::part_number(all.finalize().as_bytes(), part.finalize().as_bytes()),
             open: None,
             hashing: 0..0,
             failed: None,
             digest: (StreamDigest::default(), 0),
             kept: VecDeque::new(),
             spare: Vec::new(),
-            skipped,
+            skipped: listing.skipped().to_vec(),
         })
     }
 
@@ -380,83 +352,6 @@ impl Files {
         let begins = entry.data + chunk * FRAMED;
         Ok((self.chunk(index, chunk)?, begins))
     }
-}
-
-/// Returns the paths in the given order, except that `x` precedes `x.part`, which is the name that receivers give to
-/// `x` until it is complete.
-fn in_order(paths: &[PathBuf]) -> Vec<&PathBuf> {
-    let family = |path: &PathBuf| {
-        let (mut name, mut parts) = (path.file_name().unwrap_or_default().as_bytes(), 0);
-        while let Some(shorter) = name.strip_suffix(b".part") {
-            (name, parts) = (shorter, parts + 1);
-        }
-        (name.to_vec(), parts)
-    };
-    let mut first = BTreeMap::new();
-    for (index, path) in paths.iter().enumerate() {
-        first.entry(family(path).0).or_insert(index);
-    }
-    let mut sorted: Vec<&PathBuf> = paths.iter().collect();
-    sorted.sort_by_cached_key(|path| {
-        let (name, parts) = family(path);
-        (first.get(&name).copied(), parts)
-    });
-    sorted
-}
-
-/// Opens a file without following a link or waiting for the other end of a pipe.
-fn open(path: &Path) -> io::Result<File> {
-    File::options().read(true).custom_flags(libc::O_NOFOLLOW | libc::O_NONBLOCK).open(path)
-}
-
-/// Checks whether a file can be sent, before anything is sent.
-fn check(path: &Path, meta: &Metadata) -> Result<(), SourceError> {
-    let wrong = |error| read_error(path, error);
-    if meta.len() > 0 {
-        return rustix::fs::access(path, rustix::fs::Access::READ_OK)
-            .map_err(|error| wrong(error.into()));
-    }
-    // Files as in `/proc` have content although their length is 0.
-    match open(path).and_then(|mut file| file.read(&mut [0])) {
-        Ok(0) => Ok(()),
-        Ok(_) => Err(SourceError::NoLength { path: path.to_owned() }),
-        Err(error) => Err(wrong(error)),
-    }
-}
-
-fn walk(
-    local: &Path,
-    name: &[u8],
-    meta: Metadata,
-    found: &mut Vec<(PathBuf, FileHeader, Metadata)>,
-    skipped: &mut Vec<PathBuf>,
-) -> Result<(), SourceError> {
-    format::check_path(name).map_err(|_| SourceError::NoName { path: local.to_owned() })?;
-    let header = header_of(name, &meta);
-    if !meta.is_dir() {
-        check(local, &meta)?;
-    }
-    let is_file = !meta.is_dir();
-    found.push((local.to_owned(), header, meta));
-    if is_file {
-        return Ok(());
-    }
-    let read = std::fs::read_dir(local).and_then(Iterator::collect::<io::Result<Vec<_>>>);
-    let mut inside = read.map_err(|error| read_error(local, error))?;
-    inside.sort_by_key(std::fs::DirEntry::file_name);
-    for entry in inside {
-        let path = entry.path();
-        let meta = entry.metadata().map_err(|error| read_error(&path, error))?;
-        if !meta.is_file() && !meta.is_dir() {
-            skipped.push(path);
-            continue;
-        }
-        let mut name = name.to_vec();
-        name.push(b'/');
-        name.extend_from_slice(entry.file_name().as_bytes());
-        walk(&path, &name, meta, found, skipped)?;
-    }
-    Ok(())
 }
 
 impl Source for Files {

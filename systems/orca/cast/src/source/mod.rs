@@ -1,6 +1,8 @@
 //! The sources of streams: files, which are read again for retransmissions, or a pipe, which is spooled.
 
 mod files;
+mod listing;
+mod memory;
 mod pipe;
 #[cfg(test)]
 mod tests;
@@ -12,7 +14,10 @@ use bytes::Bytes;
 use smallvec::SmallVec;
 
 pub use self::files::Files;
+pub use self::listing::Listing;
+pub use self::memory::Memory;
 pub use self::pipe::Pipe;
+use crate::format::{FileHeader, Hash};
 use crate::wake::Waker;
 
 /// The payload of a packet: one piece, or two if it crosses the boundary between two records.
@@ -137,6 +142,24 @@ pub trait Source: Send {
     fn error(&mut self) -> Option<SourceError> {
         None
     }
+}
+
+/// Files and directories, any part of them as a stream.
+pub trait Catalogue: Send {
+    /// Returns their names and attributes, directories before what is in them.
+    fn headers(&self) -> Vec<FileHeader>;
+
+    /// Returns the hash of a file, which is read for it; `None` for a directory.
+    ///
+    /// # Errors
+    /// If it cannot be read.
+    fn hash(&mut self, entry: u32) -> Result<Option<Hash>, SourceError>;
+
+    /// Returns the stream of those for which the function returns true.
+    ///
+    /// # Errors
+    /// If it would be too long.
+    fn stream(&self, wanted: &dyn Fn(u32) -> bool) -> Result<Box<dyn Source>, SourceError>;
 }
 
 fn read_error(path: &Path, source: io::Error) -> SourceError {

@@ -207,6 +207,7 @@ impl Pipe {
 
     fn over(spool: Spool, reader: Reader, stream: u128) -> Self {
         let shared = Arc::new(Mutex::new(spool));
+        let stream = format::content_number(stream);
         Self { stream, shared, room: Arc::default(), reader: Some(reader) }
     }
 }

@@ -63,6 +63,18 @@ impl Dir {
         Ok(Self { on, path: path.to_owned() })
     }
 
+    /// Opens a directory by its path; `None` if it does not exist.
+    ///
+    /// # Errors
+    /// If it cannot be opened.
+    pub fn open_existing(path: &Path) -> Result<Option<Self>, StoreError> {
+        match disk::open_existing(path) {
+            Ok(on) => Ok(Some(Self { on, path: path.to_owned() })),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+            Err(error) => Err(failed(path, error)),
+        }
+    }
+
     /// Returns a directory of another file system than the operating system's; `path` is used in messages only.
     #[must_use]
     pub fn on(on: Arc<dyn Directory>, path: PathBuf) -> Self {
@@ -94,6 +106,12 @@ impl Dir {
             }
             Err(error) => Err(failed(&path, error)),
         }
+    }
+
+    /// Opens the subdirectory of this name if there is one; a link is none.
+    pub(crate) fn existing(&self, name: &OsStr) -> Option<Self> {
+        let is_directory = self.entry(name).kind() == Some(FileKind::Directory);
+        is_directory.then(|| self.subdir(name).ok()).flatten()
     }
 
     /// Makes the names in it permanent.
@@ -134,7 +152,8 @@ impl Entry {
         self.dir.entry(&part_name(&self.name))
     }
 
-    fn stat(&self) -> Option<Stat> {
+    /// Returns the attributes of what has this name, without following links.
+    pub(crate) fn stat(&self) -> Option<Stat> {
         self.dir.on.stat(&self.name)
     }
 

@@ -2,8 +2,10 @@
 
 #![allow(dead_code, reason = "each fuzz target uses one")]
 
-use rackweave_cast::format::{DecodeError, Decoder, FileHeader, Hash, Visitor, check_path};
-use rackweave_cast::orca::{CookieMessage, GroupMessage, SealedMessage};
+use rackweave_cast::format::{
+    DecodeError, Decoder, FileHeader, Hash, Manifest, Visitor, check_path,
+};
+use rackweave_cast::orca::{AnswerMessage, CookieMessage, GroupMessage, SealedMessage};
 
 #[derive(Default)]
 struct Count {
@@ -50,6 +52,15 @@ pub(crate) fn stream(bytes: &[u8]) -> bool {
     result.is_ok() && count.ended
 }
 
+/// Decodes any bytes as a manifest; what is decoded must encode to the same bytes. Returns whether they were one.
+pub(crate) fn manifest(bytes: &[u8]) -> bool {
+    let manifest = Manifest::decode(bytes);
+    if let Ok(manifest) = &manifest {
+        assert_eq!(manifest.encode().as_deref(), Some(bytes));
+    }
+    manifest.is_ok()
+}
+
 /// Decodes any bytes as a group message; what is decoded must encode to the same bytes. Returns whether they were a
 /// message.
 pub(crate) fn group(bytes: &[u8]) -> bool {
@@ -60,7 +71,7 @@ pub(crate) fn group(bytes: &[u8]) -> bool {
     message.is_some()
 }
 
-/// Decodes any bytes as a cookie for an invitation, and as what is sealed for a host; what is decoded must encode to the same
+/// Decodes any bytes as a cookie for an invitation, as a question about a manifest or its answer, and as what is sealed for a host; what is decoded must encode to the same
 /// bytes. Returns whether they were one of these.
 pub(crate) fn invitation(bytes: &[u8]) -> bool {
     let cookie = CookieMessage::decode(bytes);
@@ -78,6 +89,7 @@ pub(crate) fn invitation(bytes: &[u8]) -> bool {
         Some(SealedMessage::KeyRequest(request)) => {
             SealedMessage::encode_key_request(request, &mut again);
         }
+        Some(SealedMessage::Answer(message)) => SealedMessage::encode_answer(message, &mut again),
         // The key that they bring is not readable any more.
         Some(SealedMessage::Invitation(..) | SealedMessage::OwnKey(..)) => {}
         Some(SealedMessage::Empty) | None => {}
@@ -85,5 +97,9 @@ pub(crate) fn invitation(bytes: &[u8]) -> bool {
     if !again.is_empty() {
         assert_eq!(again, bytes);
     }
-    cookie.is_some() || sealed.is_some()
+    let answer = AnswerMessage::decode_plain(bytes);
+    if let Some(message) = &answer {
+        assert_eq!(message.encode_plain(), bytes);
+    }
+    cookie.is_some() || sealed.is_some() || answer.is_some()
 }
