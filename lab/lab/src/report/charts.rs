@@ -505,8 +505,8 @@ pub(super) fn streams_section(points: &[PointResult]) -> Option<Section> {
         size: SIZE,
     };
     let charts = vec![
-        chart("Median slowdown beside each run", |slowdown| slowdown.p50),
-        chart("99th-percentile slowdown beside each run", |slowdown| slowdown.p99),
+        chart("Median slowdown of background streams", |slowdown| slowdown.p50),
+        chart("99th-percentile slowdown of background streams", |slowdown| slowdown.p99),
     ];
     Some(Section {
         title: String::new(),

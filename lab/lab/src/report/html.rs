@@ -6,21 +6,19 @@ use std::fmt::Write;
 use std::marker::PhantomData;
 
 use rackweave_sim::result::End;
-use serde_json::Value;
 
 use super::charts::{self, Section};
-use super::compare::{self, ShownColumn, bucket, shown};
-use super::svg::{self, Look, PodChart, Theme, escape};
+use super::compare::{self, shown};
+use super::grid::{self, Row};
+use super::strips::{self, FEW, Strip};
+use super::svg::{self, PodChart, Theme, escape};
 use super::{Head, heat, number, pods, verdict};
 use crate::results::columns::Column;
-use crate::results::{PointResult, SizeBucket, StreamSummary, Weight, end_name, grouped};
+use crate::results::{PointResult, StreamSummary, Weight, end_name, grouped};
 use crate::study::{self, Kind};
 
 /// The style sheet of the page, without the lines' colours.
 pub const STYLE: &str = include_str!("report.css");
-
-/// The number of messages below which a 99th percentile depends on a single message.
-const FEW: u64 = 100;
 
 /// The most points whose circuits are drawn, and those of them that are not folded.
 const MAX_PODS: usize = 12;
@@ -159,78 +157,18 @@ fn alert(page: &mut String, class: &str, heading: &str, lines: &[String]) {
     page.push_str("</ul></div>\n");
 }
 
-/// Replaces the "u" of micro units by "µ".
-fn units(text: &str) -> String {
-    let unit = |word| if word == "us" { "\u{b5}s" } else { word };
-    text.split(' ').map(unit).collect::<Vec<_>>().join(" ")
-}
-
-/// Writes the first cell of a point's row.
-fn row_head(page: &mut String, point: &PointResult, look: Option<Look>) {
-    let swatch = look.map_or_else(String::new, |look| svg::swatch(look, true));
-    let missing = if point.summary.is_complete() {
-        ""
-    } else {
-        " <span class=\"missing\" title=\"messages are missing\">!</span>"
-    };
-    let _ = write!(page, "<tr><th scope=\"row\">{swatch}{}{missing}</th>", escape(&point.label));
-}
-
-fn cell(page: &mut String, text: &str, best: bool, class: &str, note: &str) {
-    let title = if note.is_empty() { String::new() } else { format!(" title=\"{note}\"") };
-    let text = escape(&units(text));
-    let content = if best { format!("<b>{text}</b>") } else { text };
-    let _ = write!(page, "<td class=\"{class}\"{title}>{content}</td>");
-}
-
 fn summary(page: &mut String, points: &[PointResult]) {
     page.push_str("<section><h2>Summary</h2>\n");
     if let Some(verdict) = verdict::verdict(points) {
         let _ = writeln!(page, "<p class=\"verdict\">{}</p>", escape(&verdict));
     }
-    let columns = compare::measures(points);
-    let groups = || columns.chunk_by(|(_, a), (_, b)| a.group == b.group);
     let all_done = points.iter().all(|p| p.summary.end == end_name(End::AllDone));
-    page.push_str("<div class=\"scroll\"><table><thead><tr><th></th>");
-    for group in groups() {
-        let _ = write!(
-            page,
-            "<th colspan=\"{}\" scope=\"colgroup\" class=\"first\">{}</th>",
-            group.len(),
-            group[0].1.group
-        );
-    }
+    let mut strips = strips::of_points(points);
     if !all_done {
-        page.push_str("<th class=\"first\"></th>");
+        let ends = points.iter().map(|point| strips::plain(point.summary.end.to_owned()));
+        strips.push(Strip::new("", "end", ends.collect()).of_texts());
     }
-    page.push_str("</tr><tr><th></th>");
-    for group in groups() {
-        for (index, (_, shown)) in group.iter().enumerate() {
-            let class = if index == 0 { " class=\"first\"" } else { "" };
-            let _ = write!(page, "<th scope=\"col\"{class}>{}</th>", shown.name);
-        }
-    }
-    if !all_done {
-        page.push_str("<th scope=\"col\" class=\"first end\">end</th>");
-    }
-    page.push_str("</tr></thead><tbody>\n");
-    let best: Vec<Vec<bool>> =
-        columns.iter().map(|column| compare::best_in(points, *column)).collect();
-    for ((index, point), look) in points.iter().enumerate().zip(charts::looks(points)) {
-        row_head(page, point, look);
-        let mut group = None;
-        for ((column, shown), best) in columns.iter().zip(&best) {
-            let class = if group == Some(shown.group) { "" } else { "first" };
-            group = Some(shown.group);
-            let text = compare::measure(&point.summary, (column, *shown));
-            cell(page, &text, best[index], class, "");
-        }
-        if !all_done {
-            cell(page, point.summary.end, false, "first end", "");
-        }
-        page.push_str("</tr>\n");
-    }
-    page.push_str("</tbody></table></div>\n");
+    grid::write(page, &rows(points), &strips);
     page.push_str(
         "<p class=\"note\">Bold: the best of the points that differ in nothing but the transport.",
     );
@@ -293,9 +231,11 @@ impl<'a, K: Kind> KindSection<'a, K> {
 
     /// Writes a table with a row for each point.
     pub(crate) fn table(&mut self, columns: &'static [Column<K::Summary>]) {
-        let rows = self.points.iter().zip(charts::looks(self.points));
-        let rows = rows.filter_map(|(p, look)| Some((p, look, p.summary.of::<K>()?)));
-        plain_table(self.page, &shown(columns).collect::<Vec<_>>(), rows);
+        let rows = rows(self.points).into_iter();
+        let (heads, rows): (Vec<_>, Vec<_>) =
+            rows.filter_map(|row| Some((row, row.0.summary.of::<K>()?))).unzip();
+        let columns: Vec<_> = shown(columns).collect();
+        grid::write(self.page, &heads, &strips::of_rows(&columns, &rows));
     }
 
     /// Writes a table with any number of rows for each point, which is folded.
@@ -308,9 +248,11 @@ impl<'a, K: Kind> KindSection<'a, K> {
         let _ = write!(self.page, "<details><summary>{title}</summary>");
         let rows = self.points.iter().flat_map(|point| {
             let rows = point.summary.of::<K>().into_iter().flat_map(rows);
-            rows.map(move |row| (point, None, row))
+            rows.map(move |row| ((point, None), row))
         });
-        plain_table(self.page, &shown(columns).collect::<Vec<_>>(), rows);
+        let (heads, rows): (Vec<_>, Vec<_>) = rows.unzip();
+        let columns: Vec<_> = shown(columns).collect();
+        grid::write(self.page, &heads, &strips::of_rows(&columns, &rows));
         self.page.push_str("</details>\n");
     }
 
@@ -365,12 +307,12 @@ fn streams(page: &mut String, points: &[PointResult]) {
     if points.iter().all(|point| point.summary.background.is_empty()) {
         return;
     }
-    page.push_str("<section><h2>Beside the measured workload</h2>\n");
-    let rows = points
-        .iter()
-        .zip(charts::looks(points))
-        .flat_map(|(point, look)| compare::streams(point).map(move |stream| (point, look, stream)));
-    plain_table(page, &compare::stream_columns(points), rows);
+    page.push_str("<section><h2>Background streams</h2>\n");
+    let heads: Vec<_> = rows(points)
+        .into_iter()
+        .flat_map(|row| compare::streams(row.0).map(move |_| row))
+        .collect();
+    grid::write(page, &heads, &strips::of_streams(points));
     let counted = |stream: &StreamSummary| stream.messages.unfinished > stream.messages.left_out;
     if points.iter().flat_map(compare::streams).any(counted) {
         page.push_str(
@@ -400,37 +342,17 @@ fn legend(page: &mut String, section: &Section) {
     page.push_str("</ul>\n");
 }
 
-/// Writes a table without column groups and without emphasis.
-fn plain_table<'a, T: 'static>(
-    page: &mut String,
-    columns: &[ShownColumn<T>],
-    rows: impl Iterator<Item = (&'a PointResult, Option<Look>, &'a T)>,
-) {
-    page.push_str("<div class=\"scroll\"><table><thead><tr><th></th>");
-    for (_, shown) in columns {
-        let _ = write!(page, "<th scope=\"col\" class=\"first\">{}</th>", shown.name);
-    }
-    page.push_str("</tr></thead><tbody>\n");
-    for (point, look, row) in rows {
-        row_head(page, point, look);
-        for (column, shown) in columns {
-            let text = compare::text(&(column.get)(row), shown.unit);
-            cell(page, &text, false, "first", "");
-        }
-        page.push_str("</tr>\n");
-    }
-    page.push_str("</tbody></table></div>\n");
-}
-
 fn by_size(page: &mut String, points: &[PointResult]) {
     if compare::bucket_edges(points).is_empty() {
         return;
     }
     page.push_str("<section><h2>Slowdown by size, in numbers</h2>\n");
-    let looks = charts::looks(points);
+    let rows = rows(points);
     let mut any_few = false;
     for alike in compare::with_equal_buckets(points) {
-        any_few |= by_size_table(page, &points[alike.clone()], &looks[alike]);
+        let strips = strips::of_sizes(&points[alike.clone()]);
+        any_few |= strips.iter().flat_map(|strip| &strip.cells).any(|cell| cell.few);
+        grid::write(page, &rows[alike], &strips);
     }
     if any_few {
         let _ = writeln!(
@@ -442,46 +364,9 @@ fn by_size(page: &mut String, points: &[PointResult]) {
     page.push_str("</section>\n");
 }
 
-/// Writes the table for points that have the same buckets. Returns whether any bucket has few messages.
-fn by_size_table(page: &mut String, points: &[PointResult], looks: &[Option<Look>]) -> bool {
-    let edges = compare::bucket_edges(points);
-    if edges.is_empty() {
-        return false;
-    }
-    page.push_str("<div class=\"scroll\"><table><thead><tr><th></th>");
-    for edge in &edges {
-        let name = number::bucket(*edge).replace("<=", "\u{2264}");
-        let _ = write!(page, "<th colspan=\"2\" scope=\"colgroup\" class=\"first\">{name}</th>");
-    }
-    page.push_str("</tr><tr><th></th>");
-    for _ in &edges {
-        page.push_str("<th scope=\"col\" class=\"first\">p50</th><th scope=\"col\">p99</th>");
-    }
-    page.push_str("</tr></thead><tbody>\n");
-
-    let p50: fn(&SizeBucket) -> f64 = |bucket| bucket.p50;
-    let p99: fn(&SizeBucket) -> f64 = |bucket| bucket.p99;
-    let best = [p50, p99].map(|value| {
-        let best = |edge: &u64| compare::best_in_bucket(points, *edge, value);
-        edges.iter().map(best).collect::<Vec<_>>()
-    });
-    let mut any_few = false;
-    for ((index, point), look) in points.iter().enumerate().zip(looks) {
-        row_head(page, point, *look);
-        for (nth, edge) in edges.iter().enumerate() {
-            let found = bucket(point, *edge);
-            let count = found.map_or(0, |bucket| bucket.count);
-            let note = format!("{} messages", number::grouped(count));
-            let few = count < FEW && count > 0;
-            any_few |= few;
-            let text = |of| number::short(found.map_or(f64::NAN, of));
-            cell(page, &text(p50), best[0][nth][index], "first", &note);
-            cell(page, &text(p99), best[1][nth][index], if few { "few" } else { "" }, &note);
-        }
-        page.push_str("</tr>\n");
-    }
-    page.push_str("</tbody></table></div>\n");
-    any_few
+/// Returns the rows of points.
+fn rows(points: &[PointResult]) -> Vec<Row<'_>> {
+    points.iter().zip(charts::looks(points)).collect()
 }
 
 fn figures(page: &mut String, section: &Section) {
@@ -526,32 +411,8 @@ fn drops(page: &mut String, points: &[PointResult]) {
         page.push_str("<p>No packet was dropped.</p></section>\n");
         return;
     }
-    let mut reasons: Vec<&str> = Vec::new();
-    for reason in points.iter().flat_map(|p| p.summary.drops_by_reason.keys()) {
-        if !reasons.contains(&reason.as_str()) {
-            reasons.push(reason);
-        }
-    }
-    page.push_str(
-        "<div class=\"scroll\"><table><thead><tr><th></th><th scope=\"col\" class=\"first\">all\
-         </th>",
-    );
-    let class = |nth: usize| if nth == 0 { "first" } else { "" };
-    for (nth, reason) in reasons.iter().enumerate() {
-        let class = if nth == 0 { " class=\"first\"" } else { "" };
-        let _ = write!(page, "<th scope=\"col\"{class}>{}</th>", escape(&reason.replace('_', " ")));
-    }
-    page.push_str("</tr></thead><tbody>\n");
-    for (point, look) in points.iter().zip(charts::looks(points)) {
-        row_head(page, point, look);
-        cell(page, &number::grouped(point.summary.drops), false, "first", "");
-        for (nth, reason) in reasons.iter().enumerate() {
-            let count = point.summary.drops_by_reason.get(*reason).and_then(Value::as_u64);
-            cell(page, &number::grouped(count.unwrap_or(0)), false, class(nth), "");
-        }
-        page.push_str("</tr>\n");
-    }
-    page.push_str("</tbody></table></div></section>\n");
+    grid::write(page, &rows(points), &strips::of_drops(points));
+    page.push_str("</section>\n");
 }
 
 /// Writes links to the files next to the page.

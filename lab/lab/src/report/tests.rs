@@ -51,8 +51,12 @@ fn points_with_other_buckets_have_tables_of_their_own() {
         .by_size
         .iter_mut()
         .for_each(|bucket| bucket.up_to_bytes = bucket.up_to_bytes.map(|edge| edge / 3));
-    let text =
-        table::render(&report.points, None, 120, table::Style { color: false, unicode: false });
+    let text = table::render(
+        &report.points,
+        None,
+        120,
+        table::Style { color: false, unicode: false, wide: false },
+    );
     let (_, by_size) = text.split_once("\nSlowdown by message size\n").expect("a heading");
     let line = |name: &str| by_size.lines().filter(|line| line.starts_with(name)).count();
     assert_eq!((line("homa"), line("dctcp"), line("tcp")), (1, 1, 1), "{by_size}");
@@ -248,7 +252,7 @@ fn the_demonstration_is_whole() {
     ] {
         let page = report.page();
         assert!(page.ends_with("</html>\n"), "{name}");
-        let style = table::Style { color: true, unicode: true };
+        let style = table::Style { color: true, unicode: true, wide: false };
         let table = table::render(&report.points, None, 100, style);
         assert!(report.points.iter().all(|point| table.contains(&point.label)), "{name}");
         pages.extend([(format!("{name}.html"), page), (format!("{name}.txt"), table)]);
@@ -321,7 +325,7 @@ proptest! {
 
     #[test]
     fn arbitrary_numbers_are_handled(points in proptest::collection::vec(any_point(), 0..12)) {
-        let style = table::Style { color: true, unicode: true };
+        let style = table::Style { color: true, unicode: true, wide: false };
         let text = table::render(&points, None, 100, style);
         prop_assert!(!text.contains("NaN"));
         let page = html::render(&Head::default(), &points);
