@@ -69,13 +69,6 @@ pub(crate) enum Picture {
 }
 
 impl Picture {
-    pub(crate) fn title(&self) -> &str {
-        match self {
-            Self::Lines(chart) => &chart.title,
-            Self::Pod(chart) => &chart.title,
-        }
-    }
-
     pub(crate) fn render(&self, theme: Theme) -> String {
         match self {
             Self::Lines(chart) => chart.render(theme),
@@ -247,7 +240,7 @@ fn chart(
         None => figure.title.clone(),
     };
     let (x, y) = axes(figure, categories);
-    Ok(Chart { title, x, y, series, size: SIZE })
+    Ok(Chart { title, x, y, series, size: SIZE, choice: None })
 }
 
 /// Returns where a line across a picture is; `None` if no run has its number.

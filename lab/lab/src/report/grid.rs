@@ -1,4 +1,4 @@
-//! The tables of the page. A table that is wider than the page goes on in a further one, so that nothing is hidden.
+//! The tables of the page. A table that is wider than the page goes on in a further one, so that no column is hidden at its edge.
 
 use std::fmt::Write;
 
@@ -8,6 +8,8 @@ use crate::results::PointResult;
 
 /// The width of the page in pixels on a desktop.
 const PAGE: f64 = 1112.0;
+/// The number of rows above which all but the first of several tables are folded.
+const MAX_ROWS: usize = 20;
 /// The width of a character in pixels, rather too large than too small, and that of the space around a cell.
 const CHARACTER: f64 = 8.2;
 const PADDING: f64 = 12.0;
@@ -16,7 +18,7 @@ const BEFORE_GROUP: f64 = 7.0;
 /// The width of the sample of a line in the first column.
 const SWATCH: f64 = 36.0;
 /// The number of characters beyond which texts are wrapped, as in the style of the page.
-const MAX_TEXT: usize = 32;
+const MAX_TEXT: usize = 46;
 
 /// The point of a row, and the look of its line in charts.
 pub(super) type Row<'a> = (&'a PointResult, Option<Look>);
@@ -25,8 +27,18 @@ pub(super) type Row<'a> = (&'a PointResult, Option<Look>);
 pub(super) fn write(page: &mut String, rows: &[Row<'_>], strips: &[Strip]) {
     let labels = rows.iter().map(|(point, _)| point.label.chars().count().min(MAX_TEXT));
     let head = pixels(labels.max().unwrap_or(0)) + SWATCH;
-    for strips in divide(strips, |strips| head + width(strips) <= PAGE) {
+    let tables = divide(strips, |strips| head + width(strips) <= PAGE);
+    for (nth, strips) in tables.into_iter().enumerate() {
+        let is_folded = nth > 0 && rows.len() > MAX_ROWS;
+        if is_folded {
+            let names: Vec<String> = strips.iter().map(Strip::full_name).collect();
+            let names = escape(&names.join(", "));
+            let _ = write!(page, "<details><summary>More columns: {names}</summary>");
+        }
         table(page, rows, strips);
+        if is_folded {
+            page.push_str("</details>\n");
+        }
     }
 }
 

@@ -1,6 +1,6 @@
-//! The comparison as one self-contained HTML page without scripts, fonts or network access.
+//! The comparison as one self-contained HTML page without fonts or network access, whose charts a script makes interactive.
 //!
-//! The page is also well-formed XML, which the tests check.
+//! The page is whole without the script, and well-formed XML, which the tests check.
 
 use std::fmt::Write;
 use std::marker::PhantomData;
@@ -12,7 +12,7 @@ use super::compare::{self, shown};
 use super::grid::{self, Row};
 use super::strips::{self, FEW, Strip};
 use super::svg::{self, PodChart, Theme, escape};
-use super::{Head, heat, number, pods, verdict};
+use super::{Head, figures, heat, number, pods, verdict};
 use crate::results::columns::Column;
 use crate::results::{PointResult, StreamSummary, Weight, end_name, grouped};
 use crate::study::{self, Kind};
@@ -24,6 +24,9 @@ pub const STYLE: &str = include_str!("report.css");
 const MAX_PODS: usize = 12;
 const MAX_OPEN_PODS: usize = 2;
 
+/// The most points whose details are not folded.
+const MAX_UNFOLDED: usize = 4;
+
 /// Returns the page of a comparison.
 #[must_use]
 pub fn render(head: &Head, points: &[PointResult]) -> String {
@@ -33,10 +36,12 @@ pub fn render(head: &Head, points: &[PointResult]) -> String {
          <meta charset=\"utf-8\"/>\
          <meta name=\"viewport\" content=\"width=device-width, initial-scale=1\"/>\
          <meta name=\"color-scheme\" content=\"light dark\"/>\
-         <title>{}</title>\n<style>{}\n{}</style></head>\n<body>\n",
+         {}<title>{}</title>\n<style>{}\n{}</style></head>\n{}",
+        figures::policy(),
         escape(title),
         colours(),
         STYLE,
+        figures::body(),
     );
     header(&mut page, head, points, title);
     page.push_str("<main>\n");
@@ -51,21 +56,22 @@ pub fn render(head: &Head, points: &[PointResult]) -> String {
         summary(&mut page, points);
         kinds(&mut page, points, false);
         circuits(&mut page, points);
+        let folded = folds(points);
         if let Some(section) = charts::traffic_section(points) {
-            figures(&mut page, &section);
+            charts_section(&mut page, &section, folded);
         }
         kinds(&mut page, points, true);
         let mut sections = charts::sections(points).into_iter().peekable();
         while let Some(section) = sections.next_if(|s| s.title != charts::LATENCY_TITLE) {
-            figures(&mut page, &section);
+            charts_section(&mut page, &section, false);
         }
         by_size(&mut page, points);
         streams(&mut page, points);
         if let Some(section) = charts::goodput_section(points) {
-            figures(&mut page, &section);
+            charts_section(&mut page, &section, folded);
         }
         for section in sections {
-            figures(&mut page, &section);
+            charts_section(&mut page, &section, folded);
         }
         heat::links(&mut page, points);
         drops(&mut page, points);
@@ -76,8 +82,9 @@ pub fn render(head: &Head, points: &[PointResult]) -> String {
     page.push_str("</main>\n");
     let _ = write!(
         page,
-        "<footer>Written by Rackweave {}.</footer>\n</body></html>\n",
-        escape(&head.version)
+        "<footer>Written by Rackweave {}.</footer>\n{}</body></html>\n",
+        escape(&head.version),
+        figures::script()
     );
     page
 }
@@ -95,7 +102,7 @@ pub fn colours() -> String {
         rules(&svg::LIGHT),
         rules(&svg::DARK),
         rules(&svg::LIGHT),
-        toggles()
+        toggles() + &choices()
     )
 }
 
@@ -105,6 +112,15 @@ fn toggles() -> String {
         let class = look.line_class();
         let _ =
             write!(rules, "section:has(input.{class}:not(:checked)) .line.{class}{{display:none}}");
+        rules
+    })
+}
+
+/// Returns rules by which readers choose among charts, without a script.
+fn choices() -> String {
+    (0..charts::STATISTICS.len()).fold(String::new(), |mut rules, nth| {
+        let _ =
+            write!(rules, ".panel:has(input.o{nth}:checked) > figure:not(.o{nth}){{display:none}}");
         rules
     })
 }
@@ -258,12 +274,12 @@ impl<'a, K: Kind> KindSection<'a, K> {
 
     /// Writes the names of the lines of charts.
     pub(crate) fn legend(&mut self, charts: &Section) {
-        legend(self.page, charts);
+        figures::legend(self.page, charts);
     }
 
     /// Writes charts.
     pub(crate) fn charts(&mut self, charts: &Section) {
-        figure_rows(self.page, charts);
+        figures::rows(self.page, charts);
     }
 }
 
@@ -321,32 +337,18 @@ fn streams(page: &mut String, points: &[PointResult]) {
         );
     }
     if let Some(section) = charts::streams_section(points) {
-        legend(page, &section);
-        figure_rows(page, &section);
+        figures::legend(page, &section);
+        figures::rows(page, &section);
     }
     page.push_str("</section>\n");
-}
-
-/// Writes the names of lines with their looks.
-fn legend(page: &mut String, section: &Section) {
-    page.push_str("<ul class=\"legend\">");
-    for (label, look, marked) in &section.legend {
-        let _ = write!(
-            page,
-            "<li><label><input type=\"checkbox\" checked=\"checked\" class=\"{}\"/>{}{}</label></li>",
-            look.line_class(),
-            svg::swatch(*look, *marked),
-            escape(label)
-        );
-    }
-    page.push_str("</ul>\n");
 }
 
 fn by_size(page: &mut String, points: &[PointResult]) {
     if compare::bucket_edges(points).is_empty() {
         return;
     }
-    page.push_str("<section><h2>Slowdown by size, in numbers</h2>\n");
+    let folded = folds(points);
+    begin(page, "Slowdown by size, in numbers", folded);
     let rows = rows(points);
     let mut any_few = false;
     for alike in compare::with_equal_buckets(points) {
@@ -361,7 +363,7 @@ fn by_size(page: &mut String, points: &[PointResult]) {
              is the slowest message.</p>"
         );
     }
-    page.push_str("</section>\n");
+    end(page, folded);
 }
 
 /// Returns the rows of points.
@@ -369,50 +371,51 @@ fn rows(points: &[PointResult]) -> Vec<Row<'_>> {
     points.iter().zip(charts::looks(points)).collect()
 }
 
-fn figures(page: &mut String, section: &Section) {
-    let _ = write!(
-        page,
-        "<section><h2>{}</h2>\n<p>{}</p>\n",
-        escape(&section.title),
-        escape(&section.text)
-    );
-    legend(page, section);
-    figure_rows(page, section);
+/// Writes the heading of a section, which may be folded.
+pub(super) fn begin(page: &mut String, title: &str, folded: bool) {
+    let title = escape(title);
+    page.push_str("<section>");
+    let _ = if folded {
+        writeln!(page, "<details class=\"section\"><summary><h2>{title}</h2></summary>")
+    } else {
+        writeln!(page, "<h2>{title}</h2>")
+    };
+}
+
+/// Ends a section that [`begin`] has begun.
+pub(super) fn end(page: &mut String, folded: bool) {
+    page.push_str(if folded { "</details></section>\n" } else { "</section>\n" });
+}
+
+/// Returns whether details of points are folded, because they would make a long page.
+pub(super) fn folds(points: &[PointResult]) -> bool {
+    points.len() > MAX_UNFOLDED
+}
+
+fn charts_section(page: &mut String, section: &Section, folded: bool) {
+    if !figures::has_charts(section) {
+        return;
+    }
+    begin(page, &section.title, folded);
+    let _ = writeln!(page, "<p>{}</p>", escape(&section.text));
+    figures::legend(page, section);
+    figures::rows(page, section);
     if !section.note.is_empty() {
         let _ = writeln!(page, "<p class=\"note\">{}</p>", escape(&section.note));
     }
-    page.push_str("</section>\n");
-}
-
-fn figure_rows(page: &mut String, section: &Section) {
-    for row in &section.rows {
-        if let Some(summary) = &row.folded_as {
-            let _ = writeln!(page, "<details><summary>{}</summary>", escape(summary));
-        }
-        let _ = write!(page, "<div class=\"charts of-{}\">", row.charts.len().min(3));
-        for chart in &row.charts {
-            let _ = write!(
-                page,
-                "<figure><figcaption>{}</figcaption>{}</figure>",
-                escape(&chart.title),
-                chart.render(Theme::Page)
-            );
-        }
-        page.push_str("</div>\n");
-        if row.folded_as.is_some() {
-            page.push_str("</details>\n");
-        }
-    }
+    end(page, folded);
 }
 
 fn drops(page: &mut String, points: &[PointResult]) {
-    page.push_str("<section><h2>Dropped packets</h2>\n");
-    if points.iter().all(|p| p.summary.drops == 0) {
-        page.push_str("<p>No packet was dropped.</p></section>\n");
-        return;
+    let is_none = points.iter().all(|p| p.summary.drops == 0);
+    let folded = folds(points) && !is_none;
+    begin(page, "Dropped packets", folded);
+    if is_none {
+        page.push_str("<p>No packet was dropped.</p>");
+    } else {
+        grid::write(page, &rows(points), &strips::of_drops(points));
     }
-    grid::write(page, &rows(points), &strips::of_drops(points));
-    page.push_str("</section>\n");
+    end(page, folded);
 }
 
 /// Writes links to the files next to the page.
@@ -505,10 +508,13 @@ const LEFT_OUT: (&str, &str) = (
 );
 
 fn terms(page: &mut String, points: &[PointResult]) {
-    page.push_str("<section><h2>Terms</h2>\n<dl class=\"terms\">");
+    let folded = folds(points);
+    begin(page, "Terms", folded);
+    page.push_str("<dl class=\"terms\">");
     let left_out = points.iter().any(|point| point.summary.messages.left_out > 0);
     for (term, meaning) in TERMS.into_iter().chain(left_out.then_some(LEFT_OUT)) {
         let _ = write!(page, "<dt>{}</dt><dd>{}</dd>", escape(term), escape(meaning));
     }
-    page.push_str("</dl></section>\n");
+    page.push_str("</dl>");
+    end(page, folded);
 }

@@ -8,13 +8,14 @@
 //! - [`charts`]: the selection of charts, and what is left out when there are many points;
 //! - `pods`: the circuits of a run over time;
 //! - `strips`: tables as columns of formatted cells;
-//! - [`html`]: the page, with `grid` for its tables;
+//! - [`html`]: the page, with `grid` for its tables and [`figures`] for its charts;
 //! - [`table`]: the terminal's tables.
 //!
 //! The modules do no I/O and read neither terminal nor clock, so that equal input gives equal bytes.
 
 pub mod charts;
 pub(crate) mod compare;
+pub mod figures;
 mod grid;
 mod heat;
 pub mod html;
