@@ -16,7 +16,7 @@ use crate::report::number::short;
 use crate::scenario::PointSpec;
 
 /// The share of a link from which on load has no steady state in practice: the choice is Rackweave's.
-const NEARLY_FULL: f64 = 0.95;
+pub(crate) const NEARLY_FULL: f64 = 0.95;
 
 /// The load that is offered to links.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -32,6 +32,9 @@ pub struct Offered {
 pub struct Tier {
     /// Which links: "hosts send", "hosts receive", "leaves up", "leaves down", ...
     pub links: &'static str,
+    /// Both directions: "hosts", "leaves", ...
+    #[serde(skip)]
+    pub(crate) group: &'static str,
     /// The mean over all of them.
     pub mean: f64,
     /// The most at one of them.
@@ -145,38 +148,51 @@ impl Offered {
             return None;
         }
         let mut tiers = Vec::new();
-        let mut add = |links: [&'static str; 2], name: &str, groups: Vec<Range<u32>>, bps: f64| {
-            let across = |group: &Range<u32>| {
-                let flows = flows.iter().map(|flow| flow.across(group));
-                flows.fold([0.0; 2], |sum, of| [sum[0] + of[0], sum[1] + of[1]])
+        let mut add =
+            |group, links: [&'static str; 2], name: &str, groups: Vec<Range<u32>>, bps: f64| {
+                let across = |group: &Range<u32>| {
+                    let flows = flows.iter().map(|flow| flow.across(group));
+                    flows.fold([0.0; 2], |sum, of| [sum[0] + of[0], sum[1] + of[1]])
+                };
+                let shares: Vec<[f64; 2]> =
+                    groups.iter().map(|group| across(group).map(|of| of / bps)).collect();
+                for (nth, links) in links.into_iter().enumerate() {
+                    let of = || shares.iter().map(|both| both[nth]);
+                    let most = of().fold(0.0, f64::max);
+                    let at = of().position(|share| share >= most * (1.0 - 1e-9)).unwrap_or(0);
+                    let mean = of().sum::<f64>() / shares.len().max(1) as f64;
+                    tiers.push(Tier { links, group, mean, most, at: format!("{name} {at}") });
+                }
             };
-            let shares: Vec<[f64; 2]> =
-                groups.iter().map(|group| across(group).map(|of| of / bps)).collect();
-            for (nth, links) in links.into_iter().enumerate() {
-                let of = || shares.iter().map(|both| both[nth]);
-                let most = of().fold(0.0, f64::max);
-                let at = of().position(|share| share >= most * (1.0 - 1e-9)).unwrap_or(0);
-                let mean = of().sum::<f64>() / shares.len().max(1) as f64;
-                tiers.push(Tier { links, mean, most, at: format!("{name} {at}") });
-            }
-        };
         let each = |of: u32| (0..fabric.hosts() / of).map(|nth| nth * of..(nth + 1) * of).collect();
-        add(["hosts send", "hosts receive"], "host", each(1), fabric.host_rate().0 as f64);
+        add(
+            "load of hosts",
+            ["hosts send", "hosts receive"],
+            "host",
+            each(1),
+            fabric.host_rate().0 as f64,
+        );
         match fabric.config().topology {
             Topology::Dumbbell { left, right, core_link, .. } => {
                 let sides = vec![0..left, left..left + right];
-                add(["core out", "core in"], "side", sides, core_link.0 as f64);
+                add("load of core", ["core out", "core in"], "side", sides, core_link.0 as f64);
             }
             Topology::LeafSpine { hosts_per_leaf, spines, core_link, .. } => {
                 let bps = f64::from(spines) * core_link.0 as f64;
-                add(["leaves up", "leaves down"], "leaf", each(hosts_per_leaf), bps);
+                add(
+                    "load of leaves",
+                    ["leaves up", "leaves down"],
+                    "leaf",
+                    each(hosts_per_leaf),
+                    bps,
+                );
             }
             Topology::FatTree { k, aggregation_link, core_link, .. } => {
                 let half = f64::from(k) / 2.0;
                 let edge = half * aggregation_link.0 as f64;
-                add(["edges up", "edges down"], "edge", each(k / 2), edge);
+                add("load of edges", ["edges up", "edges down"], "edge", each(k / 2), edge);
                 let pod = half * half * core_link.0 as f64;
-                add(["pods up", "pods down"], "pod", each(k * k / 4), pod);
+                add("load of pods", ["pods up", "pods down"], "pod", each(k * k / 4), pod);
             }
             Topology::SingleSwitch { .. } | Topology::Pod(_) => {}
         }

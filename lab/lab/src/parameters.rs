@@ -15,7 +15,9 @@ struct Group<'a> {
 fn groups(points: &[PointSpec]) -> Vec<Group<'_>> {
     let mut groups: Vec<Group<'_>> = Vec::new();
     for point in points.iter().filter(|point| !point.parameters.is_empty()) {
-        let (parameters, name) = (&point.parameters[..], point.labels.join(", "));
+        let mut labels = point.labels.clone();
+        labels.dedup();
+        let (parameters, name) = (&point.parameters[..], labels.join(", "));
         match groups.iter_mut().find(|g| g.name == name && g.parameters == parameters) {
             Some(group) => group.points += 1,
             None => groups.push(Group { name, parameters, points: 1 }),

@@ -24,7 +24,7 @@ use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::{Map, Value};
 
 pub use self::naming::{plain, short_key};
-pub(crate) use self::remarks::grouped;
+pub(crate) use self::remarks::{FEW_ROUNDS, LENGTHENS, grouped};
 pub use self::remarks::{Remark, Weight};
 pub use self::schema::SUMMARY_SCHEMA;
 pub use self::seeds::{SeedSpread, StreamSpread};

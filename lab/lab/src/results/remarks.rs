@@ -14,7 +14,10 @@ use crate::study::{self, StudySummary};
 
 /// An incast that recurs fewer times than this in the measured window is not measured by it: the choice is Rackweave's. With five, the
 /// worst round is one of five.
-const FEW_ROUNDS: u64 = 5;
+pub(crate) const FEW_ROUNDS: u64 = 5;
+/// What a longer window needs.
+pub(crate) const LENGTHENS: &str =
+    "a longer `measure.duration`, or more `measure.messages`, lengthens";
 /// The p99 of the halves of a window differ from this factor on. Below it they do by chance, because messages that meet in a queue are not
 /// independent: the choice is Rackweave's.
 const HALVES_DIFFER: f64 = 1.5;
@@ -187,7 +190,7 @@ impl PointSummary {
             let [first, second] = halves.p99.map(number::short);
             Some(format!(
                 "the measured window of {window} is too short: p99 slowdown{whose} in its halves is {first} and {second}; \
-                 `measure.duration` lengthens it"
+                 {LENGTHENS} it"
             ))
         };
         let mut texts: Vec<String> = halves(self.halves, "").into_iter().collect();
@@ -199,7 +202,7 @@ impl PointSummary {
                     let times = if rounds == 1 { "once" } else { "only a few times" };
                     texts.push(format!(
                         "{name} occurs {times} ({rounds}) in the measured window of {window}: its p99 depends on single rounds; \
-                         `measure.duration` lengthens the window"
+                         {LENGTHENS} the window"
                     ));
                 }
                 _ => texts.extend(halves(stream.halves, &format!(" of {name}"))),

@@ -245,7 +245,13 @@ fn a_sweep_is_explained_in_few_lines() {
     let text = scenario.explain();
     let (points, _) = text.split_once("# With all defaults").unwrap();
     assert_eq!(points.matches("longest path").count(), 1, "{points}");
-    assert_eq!(points.matches("workload.load = 0.3, seed").count(), 3, "{points}");
+    // A row for the seeds of a load, with the range of what they differ in.
+    let rows: Vec<&str> = points.lines().filter(|line| line.contains("1, 2, 3")).collect();
+    assert_eq!(rows.len(), 3, "{points}");
+    assert!(rows[0].trim_start().starts_with("0.3 ") && rows[0].contains(" to "), "{points}");
+    // Only the load of 0.99 has the mark, and the legend.
+    assert_eq!(points.matches(" % !").count(), 1, "{points}");
+    assert!(rows[2].contains(" % !") && points.contains("  !  offered to a link"), "{points}");
     let overload = scenario.overload();
     assert_eq!(overload.len(), 2, "{overload:?}");
     assert!(overload[0].starts_with("3 of 9 points: offered by host 0: 1.0"), "{overload:?}");

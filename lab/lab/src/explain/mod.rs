@@ -1,0 +1,409 @@
+//! What a scenario means and costs, without running it.
+
+mod text;
+mod volume;
+
+use rackweave_core::{Bytes, Span};
+use rackweave_scenario::derived::Parameter;
+use rackweave_scenario::path::Path;
+use rackweave_sim::config::{BufferConfig, StreamConfig, SwitchConfig, Topology};
+use rackweave_transport::TransportConfig;
+use rackweave_workload::Pattern;
+use serde::Serialize;
+
+pub(crate) use self::volume::Volume;
+use self::volume::{end_of, mean_links};
+use crate::offered::Offered;
+use crate::report::number::{bytes, micros, short};
+use crate::results::{FEW_ROUNDS, LENGTHENS};
+use crate::scenario::{PointSpec, Scenario};
+use crate::study::Study;
+
+/// Packet-hops that a core simulates in a second, measured with Homa, DCTCP and TCP: 7 to 12 million.
+const HOPS_PER_CPU_SECOND: f64 = 9e6;
+/// What a message costs in addition to its packets, with TCP and with other transports: it counts where messages are
+/// short. Measured with W3 on a fat-tree of 128 hosts.
+const CPU_SECONDS_PER_TCP_MESSAGE: f64 = 12e-6;
+const CPU_SECONDS_PER_MESSAGE: f64 = 6e-6;
+/// A run that is this many times as long as its measured messages take to start gets a warning.
+const LONG_DRAIN: f64 = 3.0;
+/// Fabrics with more hosts than this leave the processor's caches, and run at about half the speed.
+const CACHED_HOSTS: u64 = 2000;
+/// Bytes of memory of a host with its links and transports: measured at 16,000 hosts.
+const BYTES_PER_HOST: f64 = 6e3;
+/// Bytes of memory of a measured message, while its percentiles are worked out: measured.
+const BYTES_PER_MESSAGE: f64 = 270.0;
+/// Bytes of memory of the command itself.
+const BYTES_PER_PROCESS: f64 = 8e6;
+
+/// A point in numbers that follow from its scenario.
+#[derive(Clone, Debug, Serialize)]
+pub struct Explanation {
+    /// The swept keys and their values.
+    pub set: serde_json::Map<String, serde_json::Value>,
+    /// Number of hosts.
+    pub hosts: u64,
+    /// Number of switches.
+    pub switches: u64,
+    /// Links, both directions of one counted once.
+    pub links: u64,
+    /// Rate of a host's link.
+    pub host_link_gbps: f64,
+    /// Rate of a link between switches, if all are alike and there are some.
+    pub core_link_gbps: Option<f64>,
+    /// What the hosts of a switch can send together, as a multiple of what its links upwards carry.
+    pub oversubscription: Option<f64>,
+    /// Buffers and rules of the switches, in words.
+    pub switch_rules: String,
+    /// Links between the hosts farthest apart.
+    pub longest_path_links: u64,
+    /// A full packet there and the shortest packet back, over the longest path, idle.
+    pub base_rtt_us: f64,
+    /// What a host's link carries in that time.
+    pub bdp_bytes: u32,
+    /// The measured transport.
+    pub transport: String,
+    /// Mean message size.
+    pub mean_message_bytes: f64,
+    /// Messages that each sender starts in a second, if the workload says.
+    pub messages_per_s_per_host: Option<f64>,
+    /// The same for all senders.
+    pub messages_per_s: Option<f64>,
+    /// Messages that are measured.
+    pub messages: Option<u64>,
+    /// Simulated time until they have started, warm-up included.
+    pub started_us: Option<f64>,
+    /// Simulated time until they have ended: an estimate.
+    pub simulated_us: Option<f64>,
+    /// The background streams, in words.
+    pub background: Vec<String>,
+    /// The load that is offered to each tier of links; `None` if no stream has a rate.
+    pub offered: Option<Offered>,
+    /// The parameters that follow from the fabric or that the transports' papers name.
+    pub parameters: Vec<Parameter>,
+    /// Why the run will take longer than one would think.
+    pub warning: Option<String>,
+    /// The second half of that warning.
+    #[serde(skip)]
+    drain: Option<String>,
+    /// Why the run uses one thread whatever `--threads` says; `None` if it can use several.
+    pub one_thread: Option<String>,
+    /// Packets times links: an estimate.
+    pub packet_hops: Option<f64>,
+    /// Memory: an estimate.
+    pub memory_bytes: Option<f64>,
+    /// Time on one core: an estimate.
+    pub cpu_s: Option<f64>,
+}
+
+impl Explanation {
+    /// Of one point.
+    #[must_use]
+    pub fn of(point: &PointSpec) -> Self {
+        let fabric = &point.config.fabric;
+        let path = Path::longest(&point.fabric);
+        let hosts = u64::from(fabric.topology.hosts());
+        // The stream of the measured messages; a kind of workload is none.
+        let stream = point.config.streams.first().filter(|_| point.study.is_messages());
+        let volume = match (point.study.kind(), stream) {
+            (Some(kind), _) => kind.volume(),
+            (None, Some(stream)) => Volume::of(stream, &point.fabric),
+            (None, None) => Volume::default(),
+        };
+        let measure = &point.config.measure;
+        let asked = (measure.messages < u64::MAX).then_some(measure.messages);
+        let until =
+            measure.duration.map_or(measure.time_limit, |duration| measure.warmup + duration);
+        let arrivals_end = until.min(volume.stop);
+        let measured_time = arrivals_end.saturating_sub(measure.warmup);
+        let in_time = volume.per_second.map(|rate| (rate * measured_time.as_secs_f64()) as u64);
+        let messages = [asked, volume.messages, in_time].into_iter().flatten().min();
+        let started_in = match (messages, volume.per_second) {
+            (Some(messages), Some(rate)) => {
+                Some(Span::from_secs_f64(messages as f64 / rate).max(Span::TICK))
+            }
+            _ => None,
+        };
+        let simulated = started_in.map(|span| (span + measure.warmup).min(arrivals_end));
+        let beside = point.config.streams.iter().skip(usize::from(stream.is_some()));
+        let beside: Vec<(&StreamConfig, Volume)> =
+            beside.map(|stream| (stream, Volume::of(stream, &point.fabric))).collect();
+        let started = simulated;
+        // Otherwise the time limit ends the run, whatever is under way.
+        let waits_for_last =
+            asked.is_some() && asked == messages || arrivals_end < measure.time_limit;
+        let simulated = match (stream, started) {
+            (Some(stream), Some(last_start)) if waits_for_last => {
+                Some(end_of(point, stream, &volume, &beside, last_start))
+            }
+            _ => started,
+        };
+        // Load goes on in the warm-up, and until the last measured message has ended.
+        let loaded = if measure.stop_load { started } else { simulated };
+        let all_of = |volume: &Volume| match (volume.per_second, loaded) {
+            (Some(rate), Some(loaded)) => Some(rate * loaded.min(volume.stop).as_secs_f64()),
+            _ => volume.messages.map(|messages| messages as f64),
+        };
+        let measured = match volume.per_second {
+            Some(_) => all_of(&volume),
+            None => messages.map(|messages| messages as f64),
+        };
+        let others: Vec<(f64, f64)> = (beside.iter())
+            .filter_map(|(_, volume)| Some((all_of(volume)?, volume.packets_per_message)))
+            .collect();
+        let all = measured.map(|measured| measured + others.iter().map(|(n, _)| n).sum::<f64>());
+        let hops = measured.map(|measured| {
+            let packets = others.iter().map(|(n, packets)| n * packets).sum::<f64>();
+            (measured * volume.packets_per_message + packets) * mean_links(&point.fabric, &path)
+        });
+        let drain = started.zip(simulated).zip(point.config.streams.first());
+        let drain = drain
+            .filter(|((started, end), _)| end.as_us_f64() > LONG_DRAIN * started.as_us_f64())
+            .map(|((started, end), stream)| {
+                (started, end, why_it_drains(stream, measure.stop_load))
+            });
+        let is_tcp =
+            stream.is_some_and(|stream| matches!(stream.transport, TransportConfig::Tcp(_)));
+        let per_message =
+            if is_tcp { CPU_SECONDS_PER_TCP_MESSAGE } else { CPU_SECONDS_PER_MESSAGE };
+        let (core_link_gbps, oversubscription) = core_of(&fabric.topology);
+        let slower = if hosts > CACHED_HOSTS { 2.0 } else { 1.0 };
+        Self {
+            set: point.set.iter().cloned().collect(),
+            hosts,
+            switches: u64::from(point.fabric.switches()),
+            links: hosts + point.fabric.core_links().len() as u64,
+            host_link_gbps: fabric.topology.host_link().as_gbps_f64(),
+            core_link_gbps,
+            oversubscription,
+            switch_rules: rules_of(&fabric.switch),
+            longest_path_links: path.hops(),
+            base_rtt_us: path.base_rtt().as_us_f64(),
+            bdp_bytes: path.base_rtt_bytes(),
+            transport: point.transport.clone(),
+            mean_message_bytes: volume.mean_bytes,
+            messages_per_s_per_host: volume.per_second.map(|rate| rate / volume.senders as f64),
+            messages_per_s: volume.per_second,
+            messages,
+            started_us: started.map(Span::as_us_f64),
+            simulated_us: simulated.map(Span::as_us_f64),
+            background: (beside.iter())
+                .map(|(stream, volume)| {
+                    let window = started.map(|until| [measure.warmup, until]);
+                    described(stream, volume, window)
+                })
+                .collect(),
+            offered: Offered::of(point),
+            parameters: point.parameters.clone(),
+            warning: drain.as_ref().map(|(started, end, drain)| {
+                let share = 100.0 * (1.0 - started.as_us_f64() / end.as_us_f64());
+                format!(
+                    "about {share:.0} % of the simulated time passes after the last measured message has started, {drain}"
+                )
+            }),
+            drain: drain.map(|(.., drain)| drain),
+            one_thread: one_thread(point),
+            packet_hops: hops,
+            memory_bytes: messages.map(|messages| {
+                let hosts = hosts as f64 * BYTES_PER_HOST;
+                BYTES_PER_PROCESS + hosts + messages as f64 * BYTES_PER_MESSAGE
+            }),
+            cpu_s: hops
+                .zip(all)
+                .map(|(hops, all)| slower * (hops / HOPS_PER_CPU_SECOND + all * per_message)),
+        }
+    }
+}
+
+impl Scenario {
+    /// What its points mean, and the scenario with all defaults: the output of `--explain`.
+    #[must_use]
+    pub fn explain(&self) -> String {
+        let explained: Vec<Explanation> = self.points.iter().map(Explanation::of).collect();
+        let points = text::points(&explained);
+        let total = text::total(&explained);
+        let head = match self.points.len() {
+            1 => format!("{}: one run, seed {}", self.name, self.seed),
+            n => format!("{}: {n} runs, seed {}", self.name, self.seed),
+        };
+        let resolved = &self.resolved;
+        let mut after = crate::parameters::table(&self.points);
+        for warning in self.unsuitable() {
+            after += &format!("warning: {warning}\n");
+        }
+        format!("{head}\n\n{points}\n{total}\n{after}\n# With all defaults:\n\n{resolved}")
+    }
+
+    /// Says which links are offered what they hardly carry, or more, a line for each, with the number of such points.
+    #[must_use]
+    pub fn overload(&self) -> Vec<String> {
+        let mut lines: Vec<(String, usize)> = Vec::new();
+        let offered = self.points.iter().filter_map(Offered::of);
+        for line in offered.flat_map(|it| it.warnings().collect::<Vec<_>>()) {
+            match lines.iter_mut().find(|(known, _)| *known == line) {
+                Some((_, points)) => *points += 1,
+                None => lines.push((line, 1)),
+            }
+        }
+        let all = self.points.len();
+        let line = |(line, points): (String, usize)| match points {
+            _ if all == 1 => line,
+            points => format!("{points} of {all} points: {line}"),
+        };
+        lines.into_iter().map(line).collect()
+    }
+
+    /// Why points use one thread: a line for each reason.
+    pub fn one_thread(&self) -> impl Iterator<Item = String> {
+        let mut reasons: Vec<(String, usize)> = Vec::new();
+        for reason in self.points.iter().filter_map(one_thread) {
+            match reasons.iter_mut().find(|(known, _)| *known == reason) {
+                Some((_, points)) => *points += 1,
+                None => reasons.push((reason, 1)),
+            }
+        }
+        let all = self.points.len();
+        reasons.into_iter().map(move |(reason, points)| match points {
+            points if points == all => format!("one thread for each point: {reason}"),
+            points => format!("one thread for {points} of {all} points: {reason}"),
+        })
+    }
+
+    /// What [`Scenario::explain`] says, as JSON.
+    #[must_use]
+    pub fn explain_json(&self) -> String {
+        let points: Vec<Explanation> = self.points.iter().map(Explanation::of).collect();
+        let document = serde_json::json!({
+            "scenario": self.name,
+            "seed": self.seed,
+            "cpu_s": points.iter().map(|point| point.cpu_s).sum::<Option<f64>>(),
+            "points": points,
+            "resolved": self.resolved,
+        });
+        format!("{document:#}\n")
+    }
+
+    /// A few lines for the head of a report.
+    pub(crate) fn facts(&self) -> Vec<(String, String)> {
+        let Some(point) = self.points.first() else { return Vec::new() };
+        // An [`Explanation`] would estimate how long the run takes, which takes a while itself.
+        let (fabric, path) = (&point.fabric, Path::longest(&point.fabric));
+        let host_link = point.config.fabric.topology.host_link().as_gbps_f64();
+        let mut facts: Vec<(String, String)> = vec![
+            ("Hosts".into(), format!("{} at {host_link} Gbps", fabric.hosts())),
+            ("Switches".into(), fabric.switches().to_string()),
+            ("Base RTT".into(), format!("{:.2} us", path.base_rtt().as_us_f64())),
+            ("Bandwidth-delay product".into(), format!("{} bytes", path.base_rtt_bytes())),
+        ];
+        facts.extend(self.unsuitable().into_iter().map(|told| ("Unsuitable".into(), told)));
+        facts
+    }
+}
+
+/// Why a point uses one thread; `None` if it can use several.
+fn one_thread(point: &PointSpec) -> Option<String> {
+    match &point.study {
+        Study::Messages(None) => {
+            let windows = rackweave_sim::windows(&point.config, &point.fabric);
+            windows.err().map(|reason| reason.to_string())
+        }
+        Study::Messages(Some(_)) => {
+            Some("a central scheduler decides for all hosts at once".into())
+        }
+        _ => Some("it is measured by nodes, which act on each other at once".into()),
+    }
+}
+
+/// Says that few messages will take nearly all of the time.
+fn why_it_drains(stream: &StreamConfig, is_stopped: bool) -> String {
+    let longest = stream.workload.pattern.sizes().map_or(0, rackweave_workload::SizeDist::max);
+    let longest = bytes(longest as f64);
+    let cure = if is_stopped || stream.workload.stop < Span::MAX {
+        "`workload.truncate` shortens it"
+    } else {
+        "`measure.load_after = \"stop\"` or `workload.truncate` shortens it"
+    };
+    format!("until the few longest (up to {longest}) have ended: {cure}")
+}
+
+/// The rate of links between switches, and how much more the hosts of a switch send.
+fn core_of(topology: &Topology) -> (Option<f64>, Option<f64>) {
+    let times = |local: u32, ups: u32, core: rackweave_core::Rate| {
+        f64::from(local) * topology.host_link().0 as f64 / (f64::from(ups) * core.0 as f64)
+    };
+    match *topology {
+        Topology::LeafSpine { hosts_per_leaf, spines, core_link, .. } => {
+            (Some(core_link.as_gbps_f64()), Some(times(hosts_per_leaf, spines, core_link)))
+        }
+        Topology::FatTree { k, aggregation_link, core_link, .. } => {
+            let alike = aggregation_link == core_link;
+            (alike.then(|| core_link.as_gbps_f64()), Some(times(k / 2, k / 2, aggregation_link)))
+        }
+        Topology::Dumbbell { left, right, core_link, .. } => {
+            (Some(core_link.as_gbps_f64()), Some(times(left.max(right), 1, core_link)))
+        }
+        Topology::SingleSwitch { .. } | Topology::Pod(_) => (None, None),
+    }
+}
+
+/// Buffers and rules of switches.
+fn rules_of(switch: &SwitchConfig) -> String {
+    let size = |size: u64| match size {
+        u64::MAX => "no limit of bytes".to_owned(),
+        size => Bytes(size).to_string(),
+    };
+    let mut text = match switch.buffer {
+        BufferConfig::PerPort { bytes } => format!("{} for each port", size(bytes)),
+        BufferConfig::Shared { bytes, alpha } => {
+            format!("{} for all ports of a switch, alpha {alpha}", size(bytes))
+        }
+    };
+    text += if switch.priorities { ", 8 priorities" } else { ", one queue a port" };
+    if let Some(trim) = &switch.trim {
+        text += &format!(", packets trimmed above {}", size(trim.data_queue_bytes));
+    }
+    text
+}
+
+/// Describes a background stream; `window` is the time in which measured messages start.
+fn described(stream: &StreamConfig, volume: &Volume, window: Option<[Span; 2]>) -> String {
+    let (pattern, transport) = (&stream.workload.pattern, stream.transport.name());
+    let mean = bytes(volume.mean_bytes);
+    if let Pattern::RecurringIncast { receiver, every, .. } = pattern {
+        let messages = volume.per_second.map_or(0.0, |rate| rate * every.as_secs_f64());
+        let to =
+            receiver.map_or("a host drawn each time".to_owned(), |host| format!("host {}", host.0));
+        let every_us = micros(every.as_us_f64());
+        let rounds = window.map_or(String::new(), |window| {
+            let rounds = rounds(stream, *every, window);
+            let few = if rounds < FEW_ROUNDS { format!(": {LENGTHENS} it") } else { String::new() };
+            format!("; {rounds} start in the measured window{few}")
+        });
+        return format!(
+            "incast over {transport}: {messages:.0} messages of {mean} to {to} every {every_us}{rounds}"
+        );
+    }
+    let number = match (volume.per_second, volume.messages) {
+        (Some(rate), _) => format!("{} messages/s", short(rate)),
+        (None, Some(messages)) => format!("{messages} messages"),
+        (None, None) => "messages".to_owned(),
+    };
+    let to = match pattern {
+        Pattern::Incast { receiver, .. } => format!(", to host {}", receiver.0),
+        _ => String::new(),
+    };
+    format!("{} over {transport}: {number} of {mean} on average{to}", pattern.name())
+}
+
+/// The rounds of an incast that start in a window.
+fn rounds(stream: &StreamConfig, every: Span, [from, until]: [Span; 2]) -> u64 {
+    let until = until.min(stream.workload.stop);
+    let before = |time: Span| {
+        let since = time.saturating_sub(stream.workload.start);
+        since.ticks().div_ceil(every.ticks().max(1))
+    };
+    before(until).saturating_sub(before(from))
+}
+
+#[cfg(test)]
+mod tests;
