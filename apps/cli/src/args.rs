@@ -144,7 +144,7 @@ pub(crate) struct RunArgs {
     /// --resume.
     #[arg(long, value_name = "I/N", conflicts_with = "explain")]
     pub(crate) shard: Option<Shard>,
-    /// Print every column of the tables, as into a file or pipe, however narrow the terminal is.
+    /// Print every column of tables, as to a file or pipe.
     #[arg(long)]
     pub(crate) wide: bool,
     /// Print only summary.json on standard output, and nothing else there.
@@ -266,7 +266,7 @@ pub(crate) struct MergeArgs {
     /// Write every table as a Parquet file too, as `run --parquet` does.
     #[arg(long)]
     pub(crate) parquet: bool,
-    /// Print every column of the tables, as into a file or pipe, however narrow the terminal is.
+    /// Print every column of tables, as to a file or pipe.
     #[arg(long)]
     pub(crate) wide: bool,
     /// Print only summary.json on standard output.
@@ -307,7 +307,7 @@ pub(crate) struct TestbedArgs {
     /// Write every table as a Parquet file too, as `run --parquet` does.
     #[arg(long)]
     pub(crate) parquet: bool,
-    /// Print every column of the tables, as into a file or pipe, however narrow the terminal is.
+    /// Print every column of tables, as to a file or pipe.
     #[arg(long)]
     pub(crate) wide: bool,
     /// Print only summary.json on standard output.

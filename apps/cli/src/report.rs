@@ -26,7 +26,7 @@ pub(crate) struct ReportArgs {
     /// Directory for the report and, of several results, their tables (default: that of the only result).
     #[arg(long, value_name = "DIR")]
     pub(crate) out: Option<PathBuf>,
-    /// Print every column of the tables, as into a file or pipe, however narrow the terminal is.
+    /// Print every column of tables, as to a file or pipe.
     #[arg(long)]
     pub(crate) wide: bool,
     /// Print only summary.json on standard output.

@@ -64,7 +64,7 @@ fn line_of(figure: &Figure, point: &PointKey) -> String {
 /// A picture of a figure.
 #[derive(Clone, Debug)]
 pub(crate) enum Picture {
-    Lines(Chart),
+    Lines(Box<Chart>),
     Pod(PodChart),
 }
 
@@ -98,7 +98,7 @@ pub(crate) fn draw(
         return Ok(of_points(figure, &shown, points, results));
     }
     let charts = draw_lines(figure, &shown, points, results)?;
-    Ok(charts.into_iter().map(|(name, chart)| (name, Picture::Lines(chart))).collect())
+    Ok(charts.into_iter().map(|(name, chart)| (name, Picture::Lines(Box::new(chart)))).collect())
 }
 
 /// Returns a picture for each point.
@@ -116,7 +116,7 @@ fn of_points(
             _ => format!("{}, {line}", figure.title),
         };
         let picture = match figure.kind {
-            FigureKind::Traffic => Picture::Lines(charts::traffic(result, title, SIZE)),
+            FigureKind::Traffic => Picture::Lines(Box::new(charts::traffic(result, title, SIZE))),
             _ => Picture::Pod(pods::chart(result, &title)?),
         };
         let name = match shown.len() {

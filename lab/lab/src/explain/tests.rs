@@ -142,7 +142,10 @@ fn what_runs_beside_counts() {
                 workload = { arrivals = 'permutation', sizes = '125 KB' }\n\
                 background = [{ arrivals = 'incast', sizes = '125 KB', messages_per_sender = 10 }]";
     let explained = explain(text);
-    assert_eq!(explained.background, ["incast over tcp: 90 messages of 125 KB on average, to host 0"]);
+    assert_eq!(
+        explained.background,
+        ["incast over tcp: 90 messages of 125 KB on average, to host 0"]
+    );
     let single = explain(text.split("background").next().unwrap());
     let factor = explained.packet_hops.unwrap() / single.packet_hops.unwrap();
     assert!((factor - 10.0).abs() < 1e-9, "{factor}");

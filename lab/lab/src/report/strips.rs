@@ -116,10 +116,13 @@ pub(super) fn of_streams(points: &[PointResult]) -> Vec<Strip> {
     of_rows(&stream_columns(points), &rows)
 }
 
+/// A number of a bucket.
+type OfBucket = fn(&SizeBucket) -> f64;
+
 /// Returns the slowdown by message size of points that have the same buckets.
 pub(super) fn of_sizes(points: &[PointResult]) -> Vec<Strip> {
-    let measures: [(&str, fn(&SizeBucket) -> f64); 2] = [("p50", |b| b.p50), ("p99", |b| b.p99)];
-    let strip = |edge: u64, (name, of): (&str, fn(&SizeBucket) -> f64)| {
+    let measures: [(&str, OfBucket); 2] = [("p50", |b| b.p50), ("p99", |b| b.p99)];
+    let strip = |edge: u64, (name, of): (&str, OfBucket)| {
         let best = best_in_bucket(points, edge, of);
         let cells = points.iter().zip(best).map(|(point, best)| {
             let found = bucket(point, edge);
