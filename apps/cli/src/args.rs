@@ -407,7 +407,7 @@ pub(crate) struct ListArgs {
     /// What to list. Default: the topics.
     pub(crate) topic: Option<TopicArg>,
     /// Print the list as JSON.
-    #[arg(long, requires = "topic")]
+    #[arg(long)]
     pub(crate) json: bool,
 }
 

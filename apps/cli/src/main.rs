@@ -109,18 +109,31 @@ fn log_events() {
     }
 }
 
-/// The topics of `rackweave list`, a line each.
-fn topics() -> String {
-    let lines = TopicArg::value_variants().iter().filter_map(|topic| {
+/// The topics of `rackweave list`, with what they are.
+fn topics() -> Vec<(&'static str, String)> {
+    let topic = |topic: &TopicArg| {
         let value = topic.to_possible_value()?;
-        let help = value.get_help().map(ToString::to_string).unwrap_or_default();
-        Some(format!("{:<12} {help}\n", topic.name()))
-    });
-    lines.chain(["\nrackweave list TOPIC shows one of them.\n".to_owned()]).collect()
+        Some((topic.name(), value.get_help().map(ToString::to_string).unwrap_or_default()))
+    };
+    TopicArg::value_variants().iter().filter_map(topic).collect()
+}
+
+fn print_topics(as_json: bool) -> miette::Result<u8> {
+    if as_json {
+        let topic = |(name, help)| serde_json::json!({ "name": name, "description": help });
+        let topics: Vec<_> = topics().into_iter().map(topic).collect();
+        return print(&format!("{:#}\n", serde_json::json!({ "topics": topics })));
+    }
+    let lines = topics().into_iter().map(|(name, help)| format!("{name:<12} {help}\n"));
+    print(
+        &lines
+            .chain(["\nrackweave list TOPIC shows one of them.\n".to_owned()])
+            .collect::<String>(),
+    )
 }
 
 fn list(args: &ListArgs) -> miette::Result<u8> {
-    let Some(asked) = args.topic else { return print(&topics()) };
+    let Some(asked) = args.topic else { return print_topics(args.json) };
     let topic = match asked {
         TopicArg::Transports => Some(Topic::Transports),
         TopicArg::Fabrics => Some(Topic::Fabrics),

@@ -51,9 +51,7 @@ pub(crate) fn run(args: RunArgs) -> miette::Result<u8> {
     if threads > 1 {
         scenario.one_thread().for_each(|note| warn(&format!("note: {note}")));
     }
-    if !args.quiet {
-        scenario.overload().iter().for_each(|line| warn(&format!("warning: {line}")));
-    }
+    scenario.overload().iter().for_each(|line| warn(&format!("warning: {line}")));
     let batch = Batch::new(scenario).with_threads(threads).with_point_limit(args.point_limit);
     let batch = Arc::new(batch);
     stop_on_ctrl_c(&batch, Batch::cancel)?;

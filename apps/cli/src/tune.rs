@@ -94,16 +94,22 @@ fn write(file: &Path, text: &str) -> std::io::Result<()> {
 
 /// Compares a transport's parameters before and after the search.
 fn described(tuned: &Tuned) -> String {
-    let Tuned { transport, values, before, after, runs, is_complete } = tuned;
+    let Tuned { transport, own: _, cases, values, before, after, runs, is_complete } = tuned;
     let how = match is_complete {
         true => format!("{runs} runs"),
         false => format!("{runs} runs, with fewer messages than the scenario has"),
     };
     let line = |name: &str, outcome: &Outcome| {
-        let Outcome { p99, p50, goodput_gbps, unfinished } = outcome;
+        let Outcome { p99, p50, goodput_gbps, unfinished, background_p99 } = outcome;
+        let background =
+            background_p99.map_or_else(String::new, |p99| format!("; background p99 {p99:.3}"));
         format!(
-            "  {name:<13} slowdown p50 {p50:.3}, p99 {p99:.3}; goodput {goodput_gbps:.1} Gbit/s; {unfinished} unfinished\n"
+            "  {name:<13} slowdown p50 {p50:.3}, p99 {p99:.3}; goodput {goodput_gbps:.1} Gbit/s; {unfinished} unfinished{background}\n"
         )
+    };
+    let how = match cases {
+        0 | 1 => how,
+        n => format!("{how}; its {n} cases are searched together"),
     };
     let mut text = format!("{transport}: {how}\n{}", line("as given", before));
     if values.is_empty() {

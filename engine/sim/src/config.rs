@@ -186,6 +186,9 @@ pub struct MeasureConfig {
     /// Whether no stream starts messages any more once all measured ones have started. Otherwise the load continues until they
     /// have ended.
     pub stop_load: bool,
+    /// Whether some link is offered more than it carries, as the caller has calculated. A backlog that grows is then overload, however
+    /// short the run is yet.
+    pub offered_too_much: bool,
 }
 
 impl Default for MeasureConfig {
@@ -202,6 +205,7 @@ impl Default for MeasureConfig {
             capture_limit: 100_000,
             traffic: Vec::new(),
             stop_load: false,
+            offered_too_much: false,
         }
     }
 }

@@ -170,7 +170,8 @@ fn silent(peer: SocketAddr, paused: Option<Duration>) -> String {
             paused.as_secs_f64()
         ),
         None => format!(
-            "{peer} is silent: it is down, unreachable or not a Rackweave node of this transport"
+            "{peer} is silent: it is down or unreachable, it is no Rackweave node of this transport, or it does not admit this node \
+             (its `allow` list has to contain this address, or both need the same key)"
         ),
     }
 }

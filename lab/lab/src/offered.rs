@@ -199,6 +199,24 @@ impl Offered {
         Some(Self { tiers, without_rate })
     }
 
+    /// Whether some link is offered more than it carries.
+    pub(crate) fn exceeds_a_link(&self) -> bool {
+        self.tiers.iter().any(|tier| tier.most > 1.0)
+    }
+
+    /// Names the links that are offered what they hardly carry, or more.
+    pub(crate) fn full(&self) -> impl Iterator<Item = String> {
+        let full = self.tiers.iter().filter(|tier| tier.most >= NEARLY_FULL);
+        full.map(|tier| {
+            let (at, times) = (&tier.at, short(tier.most));
+            match tier.links {
+                "hosts send" => format!("offered by {at}: {times} times its link"),
+                "hosts receive" => format!("offered to {at}: {times} times its link"),
+                links => format!("offered to {links} at {at}: {times} times its links"),
+            }
+        })
+    }
+
     /// Returns the table's lines for a terminal, without their names.
     pub(crate) fn lines(&self) -> Vec<String> {
         let tier = |tier: &Tier| {
@@ -220,14 +238,7 @@ impl Offered {
 
     /// Says which links are offered what they hardly carry, or more.
     pub(crate) fn warnings(&self) -> impl Iterator<Item = String> {
-        let full = self.tiers.iter().filter(|tier| tier.most >= NEARLY_FULL);
-        full.map(|tier| {
-            let (at, times) = (&tier.at, short(tier.most));
-            let link = match tier.links {
-                "hosts send" => format!("offered by {at}: {times} times its link"),
-                "hosts receive" => format!("offered to {at}: {times} times its link"),
-                links => format!("offered to {links} at {at}: {times} times its links"),
-            };
+        self.full().map(|link| {
             format!(
                 "{link}; without a steady state the run ends as overloaded, or at its time limit"
             )

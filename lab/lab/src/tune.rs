@@ -36,6 +36,8 @@ pub struct Outcome {
     pub goodput_gbps: f64,
     /// The messages of all streams that failed or did not end.
     pub unfinished: u64,
+    /// The 99th percentile of slowdown of background streams, if there are any with messages. It decides nothing.
+    pub background_p99: Option<f64>,
 }
 
 impl Outcome {
@@ -50,8 +52,17 @@ impl Outcome {
             p50: mean(|point| point.slowdown.p50)?,
             goodput_gbps: mean(|point| point.goodput_gbps)?,
             unfinished: points.iter().map(PointSummary::missing_messages).sum(),
+            background_p99: background_p99(points),
         })
     }
+}
+
+/// The geometric mean over all background streams with messages.
+fn background_p99(points: &[PointSummary]) -> Option<f64> {
+    let streams = points.iter().flat_map(|point| &point.background);
+    let measured = streams.filter(|stream| stream.messages.completed > 0);
+    let logs: Vec<f64> = measured.map(|stream| stream.slowdown.p99.ln()).collect();
+    (!logs.is_empty()).then(|| (logs.iter().sum::<f64>() / logs.len() as f64).exp())
 }
 
 /// A variant that was run.
@@ -84,6 +95,10 @@ fn best(trials: &[Trial]) -> usize {
 pub struct Tuned {
     /// The transport.
     pub transport: String,
+    /// What the scenario's own cases set for this transport and not for all.
+    pub own: Vec<(String, String)>,
+    /// The number of cases of this transport, which are searched together.
+    pub cases: usize,
     /// The keys that differ from the scenario, with their values as TOML; empty if nothing is better.
     pub values: Vec<(String, String)>,
     /// What the scenario achieves as it is. In a search that was interrupted before the runs in full, with fewer messages.
@@ -100,7 +115,9 @@ impl Tuned {
     /// The case of a sweep that has these values.
     #[must_use]
     pub fn case(&self) -> String {
-        let values = self.values.iter().map(|(key, value)| format!(", {key} = {value}"));
+        let is_tuned = |key: &String| self.values.iter().any(|(tuned, _)| tuned == key);
+        let own = self.own.iter().filter(|(key, _)| !is_tuned(key));
+        let values = own.chain(&self.values).map(|(key, value)| format!(", {key} = {value}"));
         format!("{{ transport.name = \"{}\"{} }}", self.transport, values.collect::<String>())
     }
 }
@@ -235,6 +252,7 @@ pub fn check(search: &Search, transport: &str) -> Result<(), SearchError> {
 pub fn tune(search: &Search, transport: &str) -> Result<Tuned, SearchError> {
     let runs_before = search.runs();
     let (select, mut scenario) = select(search, transport)?;
+    let (own, cases) = own_keys(&scenario.points, transport);
     scenario.points.retain(|point| point.transport == transport);
     let keys = keys(&scenario.points)?;
     let most = scenario.points.iter().map(|p| p.config.measure.messages).min().unwrap_or(0);
@@ -253,6 +271,8 @@ pub fn tune(search: &Search, transport: &str) -> Result<Tuned, SearchError> {
         };
         Ok(Tuned {
             transport: transport.to_owned(),
+            own: own.clone(),
+            cases,
             values: found.values.clone(),
             before: first.outcome,
             after: found.outcome,
@@ -280,6 +300,35 @@ pub fn tune(search: &Search, transport: &str) -> Result<Tuned, SearchError> {
     }
 }
 
+/// Returns the swept keys that all points of a transport share, and other points have not or have otherwise, with their values as TOML; and how
+/// many cases of the transport there are.
+fn own_keys(points: &[PointSpec], transport: &str) -> (Values, usize) {
+    let is_label = |key: &str| matches!(key, "transport.name" | "transport.label");
+    let (of_it, others): (Vec<&PointSpec>, Vec<&PointSpec>) =
+        points.iter().partition(|point| point.transport == transport);
+    let Some(first) = of_it.first() else { return (Values::new(), 0) };
+    let mut own = Values::new();
+    for (key, value) in first.set.iter().filter(|(key, _)| !is_label(key)) {
+        let has = |point: &&PointSpec| point.set.iter().any(|(k, v)| k == key && v == value);
+        if of_it.iter().all(has) && !others.iter().all(has) {
+            own.push((key.clone(), value.to_string()));
+        }
+    }
+    // Keys that points of other transports sweep too are no part of a case.
+    let is_own = |key: &str| {
+        !is_label(key) && !others.iter().any(|point| point.set.iter().any(|(k, _)| k == key))
+    };
+    let mut cases: Vec<Vec<String>> = Vec::new();
+    for point in &of_it {
+        let set = point.set.iter().filter(|(key, _)| is_own(key));
+        let case: Vec<String> = set.map(|(key, value)| format!("{key}={value}")).collect();
+        if !others.is_empty() && !cases.contains(&case) {
+            cases.push(case);
+        }
+    }
+    (own, cases.len().max(1))
+}
+
 /// Returns the parameters of the first point that have values to try.
 fn keys(points: &[PointSpec]) -> Result<Vec<Parameter>, ScenarioError> {
     let Some(point) = points.first() else { return Ok(Vec::new()) };
@@ -304,7 +353,10 @@ mod tests {
 
     fn trial(p99: f64, goodput_gbps: f64, unfinished: u64) -> Trial {
         let values = vec![("key".to_owned(), p99.to_string())];
-        Trial { values, outcome: Outcome { p99, p50: 1.0, goodput_gbps, unfinished } }
+        Trial {
+            values,
+            outcome: Outcome { p99, p50: 1.0, goodput_gbps, unfinished, background_p99: None },
+        }
     }
 
     #[test]
@@ -363,5 +415,23 @@ mod tests {
         assert!(matches!(tune(&cancelled, "dctcp"), Err(SearchError::Interrupted)));
         let unknown = tune(&search(1), "carrier-pigeon").unwrap_err().to_string();
         assert!(unknown.contains("carrier-pigeon"), "{unknown}");
+    }
+
+    /// What a case needs besides the tuned keys is in the line that is printed.
+    #[test]
+    fn a_case_keeps_the_keys_of_the_scenarios_own_case() {
+        let text = "fabric = { topology = 'single-switch', hosts = 8 }\nmeasure = { messages = 6000 }\n\
+                    workload = { arrivals = 'poisson', sizes = 'W3', load = 0.7 }\n\
+                    [sweep]\nworkload.load = [0.3, 0.5]\n\
+                    cases = [{ transport.name = 'homa' }, \
+                    { transport.name = 'ndp', fabric.switch.trim = { header_queue = '128 KB' } }, \
+                    { transport.name = 'tcp', transport.initial_window = 10 }, { transport.name = 'tcp', transport.initial_window = 20 }]";
+        let scenario =
+            Scenario::parse("x.toml", text, std::path::Path::new("."), &[], None).unwrap();
+        let own = |transport: &str| own_keys(&scenario.points, transport);
+        let trim = ("fabric.switch.trim.header_queue".to_owned(), "\"128 KB\"".to_owned());
+        assert_eq!(own("ndp"), (vec![trim], 1));
+        assert_eq!(own("homa"), (vec![], 1));
+        assert_eq!(own("tcp"), (vec![], 2));
     }
 }

@@ -232,9 +232,9 @@ impl Trim {
 struct TrimQueues {
     /// Limits: data that a port holds before it trims, and headers. Default: `"8 packets"`; `"16
     /// packets"`.
-    data_queue: Limit,
-    /// Limits: data that a port holds before it trims, and headers. Default: `"8 packets"`; `"16
-    /// packets"`.
+    data_queue: Option<Limit>,
+    /// Limits: data that a port holds before it trims, and headers. Default: `"8 packets"`, uet: or
+    /// a bandwidth-delay product of a host; `"16 packets"`.
     header_queue: Limit,
     /// Headers without room return to senders. Default: true.
     return_to_sender: bool,
@@ -249,7 +249,7 @@ impl Default for TrimQueues {
     fn default() -> Self {
         let ndp = TrimConfig::NDP;
         Self {
-            data_queue: Limit(Some(ndp.data_queue_bytes)),
+            data_queue: None,
             header_queue: Limit(Some(ndp.header_queue_bytes)),
             return_to_sender: ndp.return_to_sender,
             headers_per_packet: Count(
@@ -311,15 +311,15 @@ const fn default_host_delay() -> Unit<Span> {
 }
 
 impl Fabric {
-    /// Checks the keys against each other and derives the configuration. Without `ecn_threshold` switches mark as `marking` says.
-    pub fn resolve(&self, swept: &SweptKeys, marking: Marking) -> Result<FabricConfig, Problem> {
+    /// Checks the keys against each other and derives the configuration. Queues without a key are as the transport wants them.
+    pub fn resolve(&self, swept: &SweptKeys, wanted: &Queues) -> Result<FabricConfig, Problem> {
         if !swept.contains("fabric.topology") {
             self.refuse_foreign_keys()?;
         }
         let mut config = FabricConfig::new(self.topology()?)
             .with_link_delays(self.host_link_delay.0, self.core_link_delay.0)
             .with_host_delays(self.host_send_delay.0, self.host_receive_delay.0)
-            .with_switch(self.switch.resolve(marking)?);
+            .with_switch(self.switch.resolve(wanted.marking)?);
         config.host_link_delays = self.host_link_delays.iter().map(|delay| delay.0).collect();
         if self.switch.pfabric && self.switch.buffer.is_none() {
             // Two products (SIGCOMM 2013, section 5.1), and no less than on the paper's fabric.
@@ -330,12 +330,21 @@ impl Fabric {
                 *bytes = products.max(*bytes);
             }
         }
+        if let (Trim::On(TrimQueues { data_queue: None, .. }), true) =
+            (self.switch.trim, wanted.trim_at_product)
+        {
+            let product = product_of_a_host(&config)?;
+            if let Some(trim) = &mut config.switch.trim {
+                trim.data_queue_bytes = trim.data_queue_bytes.max(product);
+            }
+        }
         Ok(config)
     }
 
     /// Derives the configuration of a fabric of real hosts.
     pub fn resolve_for_hosts(&self) -> Result<FabricConfig, Problem> {
-        self.resolve(&SweptKeys::new(), self.marking_of(World::Testbed, Marking::DCTCP))
+        let marking = self.marking_of(World::Testbed, Marking::DCTCP);
+        self.resolve(&SweptKeys::new(), &Queues { marking, trim_at_product: false })
     }
 
     /// A transport's default threshold of marks in a world. Real hosts send bursts by segmentation offload, for which the DCTCP paper
@@ -353,18 +362,32 @@ impl Fabric {
     }
 
     /// The parameters of switches that follow from the fabric, whose layout with these keys is `layout`. Those of marks have a use if
-    /// a transport reacts to marks, and then `marking` is the default.
+    /// a transport reacts to marks.
     #[must_use]
-    pub fn parameters(&self, layout: &Layout, marking: Option<Marking>) -> Vec<Parameter> {
+    pub fn parameters(&self, layout: &Layout, wanted: &Queues, marks: bool) -> Vec<Parameter> {
         let mut all = Vec::new();
         let config = layout.config();
-        if let Some(marking) = marking {
+        if marks {
             let mut by_default = config.clone();
-            by_default.switch.marking = marking;
+            by_default.switch.marking = wanted.marking;
             // The same layout, with another threshold: it cannot fail.
             if let Ok(by_default) = Layout::new(&by_default) {
                 all.push(self.threshold(layout, &by_default));
             }
+        }
+        if let Some(trim) = config.switch.trim {
+            let mut least = TrimConfig::NDP.data_queue_bytes;
+            if wanted.trim_at_product {
+                least = least.max(product_of_a_host(config).unwrap_or(least));
+            }
+            all.push(Parameter::new(
+                "fabric.switch.trim.data_queue".to_owned(),
+                (Amount::Bytes(trim.data_queue_bytes), Amount::Bytes(least)),
+                SET,
+                "8 packets (NDP), uet: or a bandwidth-delay product of a host (uet-htsim)",
+                TRIMS,
+                Grid::Factors(&[0.5, 2.0, 4.0]),
+            ));
         }
         if let (true, BufferConfig::PerPort { bytes }) = (self.switch.pfabric, config.switch.buffer)
         {
@@ -417,6 +440,25 @@ impl Fabric {
             }
         };
         (parameter.value, parameter.default) = (all(layout), all(by_default));
+        let switch = &layout.config().switch;
+        let (queue, what) = match (switch.trim, switch.buffer) {
+            (Some(trim), _) => (trim.data_queue_bytes, "trimmed"),
+            (None, BufferConfig::PerPort { bytes }) => (bytes, "dropped"),
+            (None, BufferConfig::Shared { bytes, .. }) => (bytes, "dropped"),
+        };
+        match rates.iter().filter_map(|rate| layout.ecn_threshold(*rate)).min() {
+            // A transport that needs no marks may run without, and the scenario says so.
+            None => parameter.warning = None,
+            Some(least) if least >= queue => {
+                parameter.warning = Some(format!(
+                    "{} = {} is not below the queue of {}: packets are {what} before any is marked",
+                    parameter.key,
+                    Amount::Bytes(least),
+                    Bytes(queue)
+                ));
+            }
+            Some(_) => {}
+        }
         parameter
     }
 
@@ -585,6 +627,11 @@ impl TopologyName {
 const SET: &str = "set by the scenario";
 /// What the default threshold of marks follows from.
 const WHY_MARKS: &str = "1.25 bandwidth-delay products of the link (sird: of hosts' links; uet: 0.5), at least 5 packets (uet: 4)";
+/// UET's simulator tries 0.2 to 5 products for its queues.
+const TRIMS: Far = Far {
+    below: (5.0, "bursts are trimmed that the link could carry"),
+    above: (5.0, "headers of trimmed packets wait for that queue"),
+};
 /// Above four times the default a standing queue of five round trips delays each message. Below a quarter the threshold nears the lower
 /// bound of the DCTCP paper (section 3.4), a seventh of a product.
 const MARKS: Far = Far {
@@ -635,11 +682,13 @@ impl Switch {
         let trim = match self.trim {
             Trim::Off => None,
             Trim::On(queues) => {
-                holds_a_packet(&key("trim"), queues.data_queue.0)?;
+                let data =
+                    queues.data_queue.unwrap_or(Limit(Some(TrimConfig::NDP.data_queue_bytes)));
+                holds_a_packet(&key("trim"), data.0)?;
                 holds_a_packet(&key("trim"), queues.header_queue.0)?;
                 let bytes = |queue: Limit| queue.0.unwrap_or(u64::MAX);
                 let trim = TrimConfig::NDP
-                    .with_queues(bytes(queues.data_queue), bytes(queues.header_queue))
+                    .with_queues(bytes(data), bytes(queues.header_queue))
                     .with_return_to_sender(queues.return_to_sender)
                     .with_headers_per_packet(headers_per_packet(queues.headers_per_packet)?);
                 Some(trim)
@@ -689,6 +738,26 @@ impl Switch {
         switch.options.selective_drop = self.selective_drop;
         Ok(switch)
     }
+}
+
+/// What a transport wants of the switches' queues where the scenario does not say.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Queues {
+    /// Which packets they mark.
+    pub marking: Marking,
+    /// Whether queues that trim hold a bandwidth-delay product of a host, if that is more than eight packets.
+    pub trim_at_product: bool,
+}
+
+impl Queues {
+    /// What most transports want, in the simulator.
+    pub const USUAL: Self = Self { marking: Marking::DCTCP, trim_at_product: false };
+}
+
+/// The bandwidth-delay product of a host's link and the longest path.
+fn product_of_a_host(config: &FabricConfig) -> Result<u64, Problem> {
+    let layout = Layout::new(config).map_err(|error| Problem::new("fabric", error.to_string()))?;
+    Ok(u64::from(Path::longest(&layout).base_rtt_bytes()))
 }
 
 fn holds_a_packet(key: &str, bytes: Option<u64>) -> Result<(), Problem> {

@@ -96,7 +96,11 @@ fn read_axes(
         None => Ok(()),
         Some(again) => {
             let message = format!("`{}` is swept twice", again.key);
-            Err(sources.error(&message, "again here", again.key_origin))
+            let help = format!(
+                "a key stands in one list of the sweep, its own or `cases`, not in both; `--set {}=VALUE` replaces its own list",
+                again.key
+            );
+            Err(sources.error(&message, "again here", again.key_origin).with_help(help))
         }
     }
 }

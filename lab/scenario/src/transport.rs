@@ -32,6 +32,7 @@ pub use self::tcp::TcpKeys;
 use self::uet::UetKeys;
 use super::de::{self, DeError};
 use super::derived::{self, Parameter};
+use super::fabric::{self, Queues};
 use super::keys::{self, Carried, Choice, Place, is_on_streams, read_label};
 use super::problem::{Problem, SweptKeys};
 use super::testbed::World;
@@ -249,9 +250,17 @@ pub fn read(node: &Node, path: &str, swept: &SweptKeys) -> Result<Chosen, DeErro
     Ok(Chosen { name, label, over, patience, path: path.to_owned(), keys })
 }
 
-/// Which packets switches mark by default for the transport of this table. What is wrong with the table is reported by [`read`].
-pub fn marking(node: &Node, swept: &SweptKeys) -> Option<Marking> {
-    read(node, "transport", swept).ok()?.marking()
+/// What the transport of this table wants of switches, in a world. What is wrong with the table is reported by [`read`].
+pub fn queues(
+    node: Option<&Node>,
+    swept: &SweptKeys,
+    fabric: &fabric::Fabric,
+    world: World,
+) -> Queues {
+    let chosen = node.and_then(|node| read(node, "transport", swept).ok());
+    let marking = chosen.as_ref().and_then(Chosen::marking).unwrap_or(Marking::DCTCP);
+    let trim_at_product = chosen.is_some_and(|chosen| matches!(chosen.keys, Keys::Uet(_)));
+    Queues { marking: fabric.marking_of(world, marking), trim_at_product }
 }
 
 /// Reads TCP's keys of a scheme whose chunks or files are carried by TCP.

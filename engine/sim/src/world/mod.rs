@@ -272,7 +272,7 @@ impl<'a, M: Model> World<'a, M> {
             probe: Probe::default(),
             flows: None,
             crashed: Vec::new(),
-            steady: steady::Steady::new(),
+            steady: steady::Steady::new(measure.offered_too_much),
             backlog: None,
         };
         world.start_probes();

@@ -7,7 +7,8 @@
 //! - *Overloaded*: in each of six equal parts of the second half of the run, the bytes of unfinished messages never fell below the least
 //!   of the part before, and the least of the last part is at least half as much again as that of the first. Backlog that grows
 //!   with time since its beginning doubles. The run has lasted at least four times as long as its messages took to start, and 50 ms: until
-//!   the longest of a heavy tail have ended, the backlog of any load grows.
+//!   the longest of a heavy tail have ended, the backlog of any load grows. The 50 ms do not count where a link is offered more than
+//!   it carries ([`crate::config::MeasureConfig::offered_too_much`]).
 //! - *Starved*: the run has lasted 200 times as long as its messages took to start. Among runs whose last message ended, 62
 //!   times is the most that is known (NDP with the sizes W3 at 70 % load).
 
@@ -24,7 +25,7 @@ const PARTS: usize = 6;
 /// How long a run lasts before it is called overloaded, and starved, as multiples of the time in which its messages started.
 const OVERLOADED_FROM: u64 = 4;
 const STARVED_FROM: u64 = 200;
-/// No run is called overloaded before. Of W3 and W4 the longest messages take 8 ms at 10 Gbps by themselves.
+/// No run is called overloaded before, unless a link is offered too much. Of W3 and W4 the longest messages take 8 ms at 10 Gbps by themselves.
 const OVERLOADED_LEAST: Span = Span::from_ms(50);
 /// That time counts as this much at least.
 const LEAST_START: Span = Span::from_ms(1);
@@ -37,13 +38,16 @@ pub(crate) struct Steady {
     interval: Span,
     /// The least backlog that was seen in each interval.
     samples: Vec<u64>,
+    /// No run is called overloaded before.
+    overloaded_least: Span,
     /// The next check.
     check_at: Time,
 }
 
 impl Steady {
-    pub(crate) const fn new() -> Self {
-        Self { interval: FIRST, samples: Vec::new(), check_at: Time::ZERO }
+    pub(crate) const fn new(offered_too_much: bool) -> Self {
+        let overloaded_least = if offered_too_much { Span::ZERO } else { OVERLOADED_LEAST };
+        Self { interval: FIRST, samples: Vec::new(), overloaded_least, check_at: Time::ZERO }
     }
 
     /// Returns whether a sample is due.
@@ -69,7 +73,7 @@ impl Steady {
     /// Returns how the run ends, if it has no steady state. All measured messages have started by `started_until`.
     pub(crate) fn end(&mut self, now: Time, started_until: Time) -> Option<(End, Backlog)> {
         let started_in = started_until.since(Time::ZERO).max(LEAST_START);
-        let from = Time::ZERO + (started_in * OVERLOADED_FROM).max(OVERLOADED_LEAST);
+        let from = Time::ZERO + (started_in * OVERLOADED_FROM).max(self.overloaded_least);
         if now < from || now < self.check_at {
             return None;
         }
@@ -103,7 +107,11 @@ mod tests {
 
     /// Runs a detector over a backlog at each 10 us, up to 400 ms, with all messages started after 4 ms.
     fn run(backlog: impl Fn(f64) -> f64) -> Option<(f64, End)> {
-        let mut steady = Steady::new();
+        run_offered(false, backlog)
+    }
+
+    fn run_offered(too_much: bool, backlog: impl Fn(f64) -> f64) -> Option<(f64, End)> {
+        let mut steady = Steady::new(too_much);
         (0..40_000).find_map(|n| {
             let now = Time::ZERO + Span::from_us(10 * n);
             if steady.is_due(now) {
@@ -119,6 +127,10 @@ mod tests {
         // 125 KB a millisecond: a link of 25 Gbps with 26 offered.
         let (at, end) = run(|ms| 125e3 * ms).expect("it grows");
         assert!((50.0..60.0).contains(&at) && end == End::Overloaded, "{at} {end:?}");
+        // A link that is offered too much needs no 50 ms, but its backlog must grow.
+        let (at, end) = run_offered(true, |ms| 125e3 * ms).expect("it grows");
+        assert!((16.0..20.0).contains(&at) && end == End::Overloaded, "{at} {end:?}");
+        assert_eq!(run_offered(true, |ms| 50e6 * (1.0 - (-ms / 2.0).exp())), None);
         // Below the sawtooth of an incast of 10 MB every 5 ms.
         let sawtooth = |ms: f64| 10e6 * (1.0 - ms % 5.0 / 5.0);
         let (at, end) = run(|ms| 125e3 * ms + sawtooth(ms)).expect("it grows");
@@ -154,7 +166,7 @@ mod tests {
 
     #[test]
     fn waiting_without_end_is_starvation() {
-        let mut steady = Steady::new();
+        let mut steady = Steady::new(false);
         let end = (0..3_000).find_map(|n| {
             let now = Time::ZERO + Span::from_us(100 * n);
             steady.sample(now, 5_000_000);

@@ -399,7 +399,9 @@ impl Config {
     /// `link`, with its recovery from losses since June 2025 (docs/protocols/homa.md#homa-loss). `max_restarts` is our
     /// choice, and so are the random delays of RESENDs that come with it; with 0 they are the module's.
     ///
-    /// Two rules of the module's `homa_grant.c` differ. It fills places of the overcommitment that no other peer claims
+    /// Rules of the module's `homa_grant.c` differ. Its grants to the oldest message have the priority `num_priorities - 2`, above all
+    /// scheduled ones, ignore the limit of all grants and stay with that message; here rule 7 of autumn 2023 holds. Messages without
+    /// grants do not count in its limit; here they do. It fills places of the overcommitment that no other peer claims
     /// with further messages of one peer (`homa_grant_find_victim`); here one message of each peer is granted. It
     /// grants the oldest message by time (`homa_grant_check_fifo`), here by bytes.
     #[must_use]

@@ -112,8 +112,9 @@ impl Config {
     }
 
     /// Adapts the parameters to a round trip (from a token to its data) of this length: the free tokens and the
-    /// window cover it, tokens follow the free packets without a gap, and a packet is not retransmitted before
-    /// it can have arrived. (Our choice: the paper's numbers are for a fabric in which a round trip is shorter
+    /// window cover it, tokens follow the free packets without a gap, a packet is not retransmitted before
+    /// it can have arrived, and a sender that uses no tokens is tried again after three round trips and four packets, as in dcPIM's
+    /// scripts for pHost (`docs/protocols/phost.md#phost-tokens`). (Our choice: the paper's numbers are for a fabric in which a round trip is shorter
     /// than 8 packets.)
     #[must_use]
     pub const fn for_round_trip(mut self, rtt: Span) -> Self {
@@ -123,6 +124,10 @@ impl Config {
             self = self.with_free_tokens(packets);
         }
         self.token_lead = rtt;
+        let window_timeout = self.token_spacing.saturating_mul(3 * packets + 4);
+        if window_timeout.ticks() > self.window_timeout.ticks() {
+            self.window_timeout = window_timeout;
+        }
         let resend_after = rtt.ticks().saturating_add(self.token_spacing.ticks());
         if resend_after > self.resend_after.ticks() {
             self.resend_after = Span::from_ticks(resend_after);

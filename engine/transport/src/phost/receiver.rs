@@ -78,13 +78,13 @@ impl Incoming {
 
     /// The packet that gets the next token; `None` if the message is paused.
     fn next_packet(&mut self, now: Time, lateness: Lateness, config: &Config) -> Option<u32> {
-        if self.tokens.unused() > config.token_window {
+        if self.tokens.unused() >= config.token_window {
             self.pause = Pause::Unused;
             if now < self.resume_at(lateness, config) {
                 return None;
             }
             // Permits one token, to see whether the sender uses it (`docs/protocols/phost.md#phost-tokens`).
-            self.tokens.forgive(config.token_window);
+            self.tokens.forgive(config.token_window.saturating_sub(1));
         }
         let mut packet = self.received.first_missing(self.cursor);
         if packet >= self.packets {

@@ -114,6 +114,16 @@ impl Config {
         }
     }
 
+    /// EQDS on a network with this round trip: its authors' window of 207 KB is 1.4 bandwidth-delay products of their fabric, 12 us at
+    /// 100 Gbps, and has room for eight packets at least (our choice).
+    #[must_use]
+    pub fn eqds_for(link: Rate, base_rtt: Span) -> Self {
+        let eqds = Self { base_rtt, ..Self::eqds(link) };
+        let bdp = link.bytes_in(base_rtt);
+        let least = MIN_WINDOW_PACKETS * u64::from(eqds.packet_bytes());
+        Self { max_window: (bdp + bdp * 2 / 5).max(least), ..eqds }
+    }
+
     /// UET with both NSCC and RCCC, with the parameters of the consortium's simulator (`docs/protocols/uet.md#uet-parameters`), for a
     /// network with this round trip.
     #[must_use]

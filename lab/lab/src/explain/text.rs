@@ -5,7 +5,7 @@ use unicode_width::UnicodeWidthStr;
 use super::Explanation;
 use crate::offered::{NEARLY_FULL, Tier};
 use crate::report::number::{bytes, micros, short};
-use crate::results::plain;
+use crate::results::{plain, short_key};
 
 /// The mark of a load from [`NEARLY_FULL`] on, and of a run that lasts long after its last start.
 const FULL: &str = " !";
@@ -348,6 +348,14 @@ fn letter(nth: usize) -> String {
     if nth < 26 { letter.to_string() } else { format!("{letter}{nth}") }
 }
 
+/// The name of a swept key in the heading.
+fn last(key: &str) -> &str {
+    match key {
+        "transport.name" => "transport",
+        key => short_key(key),
+    }
+}
+
 /// The rows of the table, with its heading.
 fn draw(rows: &[Row<'_>], columns: &[&'static str], notes: &[Note]) -> Vec<String> {
     let mut keys: Vec<&str> = Vec::new();
@@ -358,7 +366,13 @@ fn draw(rows: &[Row<'_>], columns: &[&'static str], notes: &[Note]) -> Vec<Strin
     }
     let mut table: Vec<Vec<String>> = Vec::new();
     let has_seeds = rows.iter().any(|row| !row.seeds.is_empty());
-    let mut heading: Vec<String> = keys.iter().map(|&key| key.to_owned()).collect();
+    // The last part of a key, where that is enough to tell it from the others.
+    let heading = |key: &&str| {
+        let short = last(key);
+        let is_alone = keys.iter().filter(|other| last(other) == short).count() == 1;
+        (if is_alone { short } else { key }).to_owned()
+    };
+    let mut heading: Vec<String> = keys.iter().map(heading).collect();
     heading.extend(has_seeds.then(|| "seed".to_owned()));
     heading.extend(columns.iter().map(|&column| column.to_owned()));
     heading.extend((!notes.is_empty()).then(|| "notes".to_owned()));

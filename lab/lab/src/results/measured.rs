@@ -13,6 +13,7 @@ use super::{
     QueueBytes, RoundTripErrors, Spread, StreamSummary, TrafficSeries, WaitingMessage,
     capture_layout, end_name, naming,
 };
+use crate::offered::Offered;
 use crate::scenario::{PointSpec, Unfinished};
 use crate::study::StudySummary;
 
@@ -85,6 +86,7 @@ impl PointResult {
             all_streams,
             study: StudySummary::default(),
             doubts: Vec::new(),
+            full_links: Offered::of(spec).map_or_else(Vec::new, |it| it.full().collect()),
             over_seeds: None,
         };
         let mut latencies: Vec<f64> = main.iter().map(|sample| sample.latency_us).collect();

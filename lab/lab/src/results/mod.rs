@@ -193,6 +193,9 @@ pub struct PointSummary {
     /// For a run on real hosts, reasons why these numbers may not be trustworthy.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub doubts: Vec<String>,
+    /// The links that are offered 95 % of what they carry, or more, as calculated before the run: which, and how much.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub full_links: Vec<String>,
     /// If these are means over seeds: how much they are to be trusted.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub over_seeds: Option<SeedSpread>,

@@ -108,6 +108,10 @@ impl PointSummary {
             let since = number::micros(growth.since_us);
             parts.push(format!("unfinished messages grew from {from} to {to} since {since}"));
         }
+        let without_steady_state = [End::Overloaded, End::Starved, End::TimeLimit, End::PointLimit];
+        if without_steady_state.iter().any(|end| self.end == end_name(*end)) {
+            parts.extend(self.full_links.iter().cloned());
+        }
         if let Some((first, more)) = self.waiting.split_first() {
             let more = if more.is_empty() { "" } else { ", ..." };
             parts.push(format!("waits for {}{more}", first.text()));

@@ -31,11 +31,12 @@ use rackweave_scenario::{
     START, de, fabric, host, measure, sweep, testbed, transport, tree, workload,
 };
 use rackweave_sim::Fabric;
-use rackweave_sim::config::{Marking, RunConfig, StreamConfig};
+use rackweave_sim::config::{RunConfig, StreamConfig};
 use rackweave_workload::WorkloadConfig;
 use serde::{Deserialize, Serialize};
 
 use crate::error::ScenarioError;
+use crate::offered::Offered;
 use crate::study::{self, Ground, Study};
 
 /// A checked scenario; every point of it can be run.
@@ -385,9 +386,9 @@ impl Reader<'_> {
         let workload = if kind.is_some() { root.remove("workload") } else { None };
         let mut file: File = de::from_table(&root, START)?;
         file.study = workload.as_ref().map(study::Keys::read).transpose()?.flatten();
-        let marks = transport.as_ref().and_then(|it| transport::marking(&it.node, swept));
-        let marking = file.fabric.marking_of(self.world, marks.unwrap_or(Marking::DCTCP));
-        let config = file.fabric.resolve(swept, marking)?;
+        let node = transport.as_ref().map(|it| &it.node);
+        let queues = transport::queues(node, swept, &file.fabric, self.world);
+        let config = file.fabric.resolve(swept, &queues)?;
         let fabric = match before {
             Some(before) if *before.config() == config => Arc::clone(before),
             _ => Arc::new(
@@ -446,9 +447,9 @@ impl Reader<'_> {
             workload::check_ramp(&stream.workload, config.measure.warmup)?;
         }
         let reacts = streams.react_to_marks || !streams.study.is_messages();
-        let mut parameters = file.fabric.parameters(&fabric, reacts.then_some(marking));
+        let mut parameters = file.fabric.parameters(&fabric, &queues, reacts);
         parameters.extend(streams.parameters);
-        let point = PointSpec {
+        let mut point = PointSpec {
             parameters,
             world: self.world,
             set: set.into_iter().map(|(key, node)| (key, node.to_json())).collect(),
@@ -464,6 +465,8 @@ impl Reader<'_> {
             testbed,
             study: streams.study,
         };
+        point.config.measure.offered_too_much =
+            Offered::of(&point).is_some_and(|offered| offered.exceeds_a_link());
         Ok((file, point))
     }
 

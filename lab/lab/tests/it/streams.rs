@@ -244,7 +244,7 @@ fn a_sweep_is_explained_in_few_lines() {
     let scenario = Scenario::parse("x.toml", text, Path::new("."), &[], None).unwrap();
     let text = scenario.explain();
     let (points, _) = text.split_once("# With all defaults").unwrap();
-    assert_eq!(points.matches("longest path").count(), 1, "{points}");
+    assert_eq!(points.matches("  longest path ").count(), 1, "{points}");
     // A row for the seeds of a load, with the range of what they differ in.
     let rows: Vec<&str> = points.lines().filter(|line| line.contains("1, 2, 3")).collect();
     assert_eq!(rows.len(), 3, "{points}");

@@ -223,7 +223,7 @@ impl HomaKeys {
             of: |config| Some(Amount::Bytes(u64::from(config.unscheduled_bytes))),
             why: "RTTbytes: payload of an idle round trip over the longest path (SIGCOMM 2018)",
             far: Far::WINDOW,
-            grid: Grid::Factors(&[0.5, 2.0, 3.0]),
+            grid: Grid::Factors(&[0.25, 0.5, 2.0, 3.0]),
         },
         Rule {
             key: "window",
@@ -238,6 +238,13 @@ impl HomaKeys {
             why: "as many messages as scheduled levels (SIGCOMM 2018, section 3.5)",
             far: Far::NEVER,
             grid: Grid::Values(&["1", "2", "4", "8"]),
+        },
+        Rule {
+            key: "grant_fifo_fraction",
+            of: |config| Some(Amount::Number(f64::from(config.grant_fifo_fraction) / 1000.0)),
+            why: "none (the authors' simulation); linux: 0.05",
+            far: Far::NEVER,
+            grid: Grid::Values(&["0.05", "0.1", "0.2"]),
         },
     ];
 

@@ -155,6 +155,9 @@ keys! {
         /// adds twice the mean excess. Default: 9 full packets; paper: or a round trip and one
         /// more.
         resend_after: Unit<Span> => resend_after,
+        /// Pause of a message whose sender uses no tokens. Default: 25 full packets; paper: or three
+        /// round trips and four packets.
+        window_timeout: Unit<Span> => window_timeout,
         /// Next message: `"srpt"` or `"round-robin"`. Default: `"srpt"`; polo-slides:
         /// `"round-robin"`.
         order: Order => order,
@@ -222,6 +225,26 @@ impl PHostKeys {
             why: "9 full packets (the authors' simulator), or an idle round trip and one more",
             far: Far::TIMER,
             grid: Grid::Factors(&[2.0, 4.0]),
+        },
+        Rule {
+            key: "window_timeout",
+            of: |config| Some(Amount::Time(config.window_timeout)),
+            why: "25 full packets (the authors' simulator), or three idle round trips and four packets (dcPIM's scripts for pHost)",
+            far: Far::TIMER,
+            grid: Grid::Factors(&[0.5, 2.0]),
+        },
+        Rule {
+            key: "data_levels",
+            of: |config| {
+                Some(Amount::Number(if config.short_priority > config.long_priority {
+                    2.0
+                } else {
+                    1.0
+                }))
+            },
+            why: "messages that need no token have priority (CoNEXT 2015)",
+            far: Far::NEVER,
+            grid: Grid::Values(&["1"]),
         },
     ];
 

@@ -79,7 +79,7 @@ impl SirdKeys {
             of: |config| Some(Amount::Bytes(config.global_bucket)),
             why: "B: 1.5 bandwidth-delay products (NSDI 2025)",
             far: Far::WINDOW,
-            grid: Grid::Values(&["1", "1.25", "2", "3"]),
+            grid: Grid::Values(&["1", "1.25", "2", "3", "4"]),
         },
         Rule {
             key: "sender_bucket",
@@ -93,14 +93,14 @@ impl SirdKeys {
             of: |config| Some(Amount::Bytes(config.unscheduled_threshold)),
             why: "UnschT: a bandwidth-delay product (NSDI 2025)",
             far: Far::WINDOW,
-            grid: Grid::Values(&["0.5", "2", "4"]),
+            grid: Grid::Values(&["0.5", "2", "4", "16"]),
         },
         Rule {
             key: "csn_threshold",
             of: |config| Some(Amount::Bytes(config.csn_threshold)),
             why: "SThr: half a bandwidth-delay product (NSDI 2025)",
             far: Far::WINDOW,
-            grid: Grid::Values(&["0.25", "1"]),
+            grid: Grid::Values(&["0.25", "1", "1000"]),
         },
         Rule {
             key: "resend_after",

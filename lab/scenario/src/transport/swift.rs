@@ -219,7 +219,7 @@ impl SwiftKeys {
 
 #[cfg(test)]
 mod tests {
-    use rackweave_sim::config::Marking;
+    use crate::fabric::Queues;
 
     use super::*;
     use crate::START;
@@ -230,7 +230,7 @@ mod tests {
     fn fabric(keys: &str) -> Fabric {
         let table = parse_document(keys, 0).ok().unwrap();
         let keys: crate::fabric::Fabric = from_table(&table, START).unwrap();
-        Fabric::new(&keys.resolve(&SweptKeys::new(), Marking::DCTCP).unwrap()).unwrap()
+        Fabric::new(&keys.resolve(&SweptKeys::new(), &Queues::USUAL).unwrap()).unwrap()
     }
 
     #[test]

@@ -23,7 +23,7 @@ keys! {
         /// cubic: slow start's end before a loss: `"linux"`, `"plus-plus"` (RFC 9406; from an RTT
         /// of 4 ms on) or `"off"`. Default: `"linux"`.
         hystart: HyStart,
-        /// First congestion window, in segments. Default: 10.
+        /// First congestion window, in segments. Default: 10, or a bandwidth-delay product.
         initial_window: AtLeast<1> => initial_window_segments,
         /// Retransmission timeout before the first measurement, shortest and longest. Default:
         /// `min_rto`; `"1 ms"`, or two round trips; `"100 ms"`.
@@ -120,7 +120,7 @@ impl TcpKeys {
         Rule {
             key: "initial_window",
             of: |config| Some(Amount::Packets(u64::from(config.initial_window_segments))),
-            why: "10 segments on every fabric (RFC 6928, Linux); SIRD's study gives DCTCP a bandwidth-delay product",
+            why: "10 segments (RFC 6928, Linux), or a bandwidth-delay product of the longest path (SIRD's study of DCTCP)",
             far: Far::WINDOW,
             grid: Grid::Factors(&[0.5, 2.0, 4.0]),
         },
@@ -129,7 +129,8 @@ impl TcpKeys {
             of: |config| Some(Amount::Time(config.min_rto)),
             why: "1 ms, what hosts' timers permit (Vasudevan et al., 2009), or two idle round trips",
             far: Far::TIMER,
-            grid: Grid::None,
+            // 200 us: pFabric's and SIRD's studies of DCTCP.
+            grid: Grid::Factors(&[0.2, 5.0]),
         },
         Rule {
             key: "dctcp_gain_shift",
@@ -201,6 +202,12 @@ impl TcpKeys {
     ) -> Result<tcp::Config, Problem> {
         let path = Path::longest(fabric);
         let mut config = self.config(place)?;
+        if self.initial_window.is_none() {
+            let product = u64::from(path.base_rtt_bytes()).div_ceil(config.mss.max(1).into());
+            let segments =
+                config.initial_window_segments.max(product.try_into().unwrap_or(u32::MAX));
+            config.initial_window_segments = segments;
+        }
         if self.min_rto.is_none() {
             let least = path.base_rtt() * 2;
             config.min_rto = config.min_rto.max(least);

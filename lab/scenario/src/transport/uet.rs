@@ -24,7 +24,7 @@ keys! {
         /// timeouts. Default: of the longest path.
         base_rtt: Unit<Span>,
         /// What is sent before an answer, most unused credit, and NSCC's largest window. Default:
-        /// eqds: 50 packets; uet: 1.5 bandwidth-delay products, at least 8.
+        /// 1.5 bandwidth-delay products, eqds: 1.4; at least 8 packets.
         window: AboveZero<Bytes>,
         /// NSCC's target of queueing. Default: 0.75 round trips; without trimming 1.
         target_delay: Unit<Span> => target_delay,
@@ -82,7 +82,7 @@ impl UetKeys {
         Rule {
             key: "window",
             of: |config| Some(Amount::Bytes(config.max_window)),
-            why: "1.5 bandwidth-delay products, at least 8 packets (uet-htsim); eqds: 50 packets",
+            why: "1.5 bandwidth-delay products (uet-htsim), eqds: 1.4 (its simulator), at least 8 packets",
             far: Far::WINDOW,
             grid: Grid::Factors(&[0.5, 0.75, 1.5, 2.0]),
         },
@@ -125,7 +125,7 @@ impl UetKeys {
             Profile::Uet => uet::Config::uet(link, rtt),
             Profile::UetNscc => uet::Config::nscc(link, rtt),
             Profile::UetRccc => uet::Config::rccc(link, rtt),
-            Profile::Eqds => uet::Config { base_rtt: rtt, ..uet::Config::eqds(link) },
+            Profile::Eqds => uet::Config::eqds_for(link, rtt),
         };
         if let Some(packet) = self.packet {
             let header = u64::from(config.common.header_bytes);
@@ -136,10 +136,7 @@ impl UetKeys {
                 return Err(place.bad("packet", message));
             };
             config.common.max_payload = payload;
-            if profile == Profile::Eqds {
-                // The window is a number of packets.
-                config.max_window = 50 * packet.0.0;
-            } else {
+            if profile != Profile::Eqds {
                 config = config.for_round_trip(rtt);
             }
         }

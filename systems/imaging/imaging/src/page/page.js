@@ -152,7 +152,8 @@
 
   // ---- Clients -------------------------------------------------------------------------------------------------------------------
 
-  const share = (client) => client.have / Math.max(client.chunks, 1);
+  /** Of what has content: empty chunks are not fetched. */
+  const share = (client) => (client.chunks > client.empty ? (client.have - client.empty) / (client.chunks - client.empty) : 1);
   const COLUMNS = [
     { key: "address", label: "Address", value: (client) => order(client.address) },
     { key: "image", label: "Image", value: (client) => client.image, className: "name" },
