@@ -554,7 +554,7 @@ pub(super) const STATISTICS: [(&str, Statistic); 5] = [
     ("mean", |stats| stats.mean),
 ];
 
-/// Returns the statistics of which a chart shows one; the 99th percentile is shown first.
+/// Returns the statistics among which readers of a chart choose; the 99th percentile is shown first.
 pub(super) fn statistics() -> impl Iterator<Item = (Choice, Statistic)> {
     let choice = |name| Choice { of: "statistic", name, first: name == "p99" };
     STATISTICS.into_iter().map(move |(name, of)| (choice(name), of))

@@ -121,7 +121,7 @@ fn grid<'a>(page: &mut String, panels: impl ExactSizeIterator<Item = &'a [&'a Ch
     page.push_str("</div>\n");
 }
 
-/// Writes charts of which the style sheet shows the one that is chosen.
+/// Writes charts among which readers choose; the style sheet shows the chosen one.
 fn choice(page: &mut String, charts: &[&Chart]) {
     let choices: Vec<_> = charts.iter().filter_map(|chart| chart.choice.as_ref()).collect();
     let first = choices.iter().position(|choice| choice.first).unwrap_or(0);

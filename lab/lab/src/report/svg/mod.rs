@@ -128,11 +128,11 @@ pub struct Chart {
     pub series: Vec<Series>,
     /// Width and height in pixels at which text is readable.
     pub size: (f64, f64),
-    /// Of which charts a page shows this one; `None` if it is always shown.
+    /// Its place among charts that a page shows one at a time; `None` if it is always shown.
     pub choice: Option<Choice>,
 }
 
-/// The place of a chart among adjacent ones of which a page shows one at a time, as its reader chooses.
+/// The place of a chart among adjacent ones that a page shows one at a time, as its reader chooses.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Choice {
     /// What is chosen: "percentile".
