@@ -11,6 +11,8 @@ use crate::cast::CastCommand;
 #[cfg(feature = "hosts")]
 use crate::chaos::ChaosArgs;
 use crate::compare::CompareArgs;
+#[cfg(feature = "explore")]
+use crate::explore::ExploreArgs;
 use crate::generate::{self, CompletionsArgs, ManArgs};
 #[cfg(feature = "hosts")]
 use crate::image::ImageCommand;
@@ -63,6 +65,9 @@ pub(crate) enum Command {
     /// Run a user-space switch with the simulator's queues, for real hosts.
     #[cfg(feature = "hosts")]
     Switch(Box<SwitchArgs>),
+    /// Watch a run of a scenario on a local page: queues, messages that wait, and packets hop by hop.
+    #[cfg(feature = "explore")]
+    Explore(ExploreArgs),
     /// Search the parameters of a transport that suit a scenario best.
     Tune(TuneArgs),
     /// Search the smallest buffer or the fewest uplinks that serve a scenario.

@@ -15,6 +15,12 @@ pub fn run(scenario: &str, sets: &[String], host: Option<&str>, seed: Option<u64
     parts.join(" ")
 }
 
+/// Returns the command that shows the runs of `rackweave run` on a page; `None` for those of other commands.
+#[must_use]
+pub(crate) fn explore(command: &str) -> Option<String> {
+    command.strip_prefix("rackweave run ").map(|rest| format!("rackweave explore {rest}"))
+}
+
 /// Quotes a text for a shell if necessary.
 #[must_use]
 pub fn quoted(text: &str) -> String {

@@ -8,11 +8,18 @@ use std::marker::PhantomData;
 use rackweave_sim::result::End;
 
 use super::charts::{self, Section};
+<<<<<<< HEAD
 use super::compare::{self, shown};
 use super::grid::{self, Row};
 use super::strips::{self, FEW, Strip};
 use super::svg::{self, PodChart, Theme, escape};
 use super::{Head, figures, heat, number, pods, verdict};
+=======
+use super::compare::{self, ShownColumn, bucket, shown};
+use super::svg::{self, Look, PodChart, Theme, escape};
+use super::{Head, heat, number, pods, verdict};
+use crate::command_line;
+>>>>>>> main
 use crate::results::columns::Column;
 use crate::results::{PointResult, StreamSummary, Weight, end_name, grouped};
 use crate::study::{self, Kind};
@@ -434,6 +441,13 @@ fn reproduce(page: &mut String, head: &Head, points: &[PointResult]) {
     page.push_str("<section><h2>Reproduce this run</h2>\n");
     if !head.command.is_empty() {
         let _ = writeln!(page, "<pre><code>{}</code></pre>", escape(&head.command));
+    }
+    if let Some(explore) = command_line::explore(&head.command) {
+        let _ = writeln!(
+            page,
+            "<p>Watch it, step by step and packet by packet, on a local page:</p><pre><code>{}</code></pre>",
+            escape(&explore)
+        );
     }
     let _ = writeln!(
         page,
