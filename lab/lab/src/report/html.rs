@@ -8,18 +8,12 @@ use std::marker::PhantomData;
 use rackweave_sim::result::End;
 
 use super::charts::{self, Section};
-<<<<<<< HEAD
 use super::compare::{self, shown};
 use super::grid::{self, Row};
 use super::strips::{self, FEW, Strip};
 use super::svg::{self, PodChart, Theme, escape};
 use super::{Head, figures, heat, number, pods, verdict};
-=======
-use super::compare::{self, ShownColumn, bucket, shown};
-use super::svg::{self, Look, PodChart, Theme, escape};
-use super::{Head, heat, number, pods, verdict};
 use crate::command_line;
->>>>>>> main
 use crate::results::columns::Column;
 use crate::results::{PointResult, StreamSummary, Weight, end_name, grouped};
 use crate::study::{self, Kind};
