@@ -151,6 +151,9 @@ pub(crate) struct RunArgs {
     /// --resume.
     #[arg(long, value_name = "I/N", conflicts_with = "explain")]
     pub(crate) shard: Option<Shard>,
+    /// Print every column of tables, as to a file or pipe.
+    #[arg(long)]
+    pub(crate) wide: bool,
     /// Print only summary.json on standard output, and nothing else there.
     #[arg(long)]
     pub(crate) json: bool,
@@ -270,6 +273,9 @@ pub(crate) struct MergeArgs {
     /// Write every table as a Parquet file too, as `run --parquet` does.
     #[arg(long)]
     pub(crate) parquet: bool,
+    /// Print every column of tables, as to a file or pipe.
+    #[arg(long)]
+    pub(crate) wide: bool,
     /// Print only summary.json on standard output.
     #[arg(long)]
     pub(crate) json: bool,
@@ -308,6 +314,9 @@ pub(crate) struct TestbedArgs {
     /// Write every table as a Parquet file too, as `run --parquet` does.
     #[arg(long)]
     pub(crate) parquet: bool,
+    /// Print every column of tables, as to a file or pipe.
+    #[arg(long)]
+    pub(crate) wide: bool,
     /// Print only summary.json on standard output.
     #[arg(long)]
     pub(crate) json: bool,
