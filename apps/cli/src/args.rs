@@ -11,6 +11,8 @@ use crate::cast::CastCommand;
 #[cfg(feature = "hosts")]
 use crate::chaos::ChaosArgs;
 use crate::compare::CompareArgs;
+#[cfg(feature = "explore")]
+use crate::explore::ExploreArgs;
 use crate::generate::{self, CompletionsArgs, ManArgs};
 #[cfg(feature = "hosts")]
 use crate::image::ImageCommand;
@@ -64,6 +66,9 @@ pub(crate) enum Command {
     /// Run a user-space switch with the simulator's queues, for real hosts.
     #[cfg(feature = "hosts")]
     Switch(Box<SwitchArgs>),
+    /// Watch a run of a scenario on a local page: queues, messages that wait, and packets hop by hop.
+    #[cfg(feature = "explore")]
+    Explore(ExploreArgs),
     /// Search the parameters of a transport that suit a scenario best.
     Tune(TuneArgs),
     /// Search the smallest buffer or the fewest uplinks that serve a scenario.
@@ -146,6 +151,9 @@ pub(crate) struct RunArgs {
     /// --resume.
     #[arg(long, value_name = "I/N", conflicts_with = "explain")]
     pub(crate) shard: Option<Shard>,
+    /// Print every column of tables, as to a file or pipe.
+    #[arg(long)]
+    pub(crate) wide: bool,
     /// Print only summary.json on standard output, and nothing else there.
     #[arg(long)]
     pub(crate) json: bool,
@@ -265,6 +273,9 @@ pub(crate) struct MergeArgs {
     /// Write every table as a Parquet file too, as `run --parquet` does.
     #[arg(long)]
     pub(crate) parquet: bool,
+    /// Print every column of tables, as to a file or pipe.
+    #[arg(long)]
+    pub(crate) wide: bool,
     /// Print only summary.json on standard output.
     #[arg(long)]
     pub(crate) json: bool,
@@ -303,6 +314,9 @@ pub(crate) struct TestbedArgs {
     /// Write every table as a Parquet file too, as `run --parquet` does.
     #[arg(long)]
     pub(crate) parquet: bool,
+    /// Print every column of tables, as to a file or pipe.
+    #[arg(long)]
+    pub(crate) wide: bool,
     /// Print only summary.json on standard output.
     #[arg(long)]
     pub(crate) json: bool,

@@ -19,6 +19,8 @@ mod compare;
 // The commands for real hosts have options too.
 #[cfg(all(test, feature = "hosts"))]
 mod documents;
+#[cfg(feature = "explore")]
+mod explore;
 mod generate;
 #[cfg(feature = "hosts")]
 mod image;
@@ -84,6 +86,8 @@ pub fn main(plugins: &[Plugin]) -> ExitCode {
         Command::TestbedPart(args) => Ok(testbed::worker(&args)),
         #[cfg(feature = "hosts")]
         Command::Switch(args) => switch::switch(&args),
+        #[cfg(feature = "explore")]
+        Command::Explore(args) => explore::explore(args),
         Command::Tune(args) => tune::tune(&args),
         Command::Size(args) => size::size(&args),
         Command::List(args) => list(&args),

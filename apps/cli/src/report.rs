@@ -26,6 +26,9 @@ pub(crate) struct ReportArgs {
     /// Directory for the report and, of several results, their tables (default: that of the only result).
     #[arg(long, value_name = "DIR")]
     pub(crate) out: Option<PathBuf>,
+    /// Print every column of tables, as to a file or pipe.
+    #[arg(long)]
+    pub(crate) wide: bool,
     /// Print only summary.json on standard output.
     #[arg(long)]
     pub(crate) json: bool,
@@ -52,7 +55,7 @@ pub(crate) fn report(args: &ReportArgs) -> miette::Result<u8> {
     if args.json {
         print(&results.to_json())?;
     } else if !args.quiet {
-        print(&run::table(results, &out))?;
+        print(&run::table(results, &out, args.wide))?;
     }
     if args.json || args.quiet {
         run::report(results);

@@ -19,8 +19,18 @@ use crate::progress::Progress;
 use crate::shell::signal::stop_on_ctrl_c;
 use crate::shell::{exit, print};
 
-/// The note that is printed after Ctrl-C.
-/// The width of tables that are written to a file or pipe.
+/// What is printed of results.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Printed {
+    /// Only summary.json.
+    pub(crate) json: bool,
+    /// No tables.
+    pub(crate) quiet: bool,
+    /// Every column of tables.
+    pub(crate) wide: bool,
+}
+
+/// The width of text that is written to a file or pipe.
 pub(crate) const PLAIN_WIDTH: usize = 120;
 
 pub(crate) fn run(args: RunArgs) -> miette::Result<u8> {
@@ -55,9 +65,10 @@ pub(crate) fn run(args: RunArgs) -> miette::Result<u8> {
     };
     drop(progress);
     let results = results?;
+    let printed = Printed { json: args.json, quiet: args.quiet, wide: args.wide };
     match args.shard {
-        Some(shard) => finish_shard(&batch, &results, &out, shard, (args.json, args.quiet))?,
-        None => finish(batch.scenario(), &results, &out, &command, (args.json, args.quiet))?,
+        Some(shard) => finish_shard(&batch, &results, &out, shard, printed)?,
+        None => finish(batch.scenario(), &results, &out, &command, printed)?,
     }
     for failure in &results.summary.failures {
         warn(&format!(
@@ -105,7 +116,7 @@ fn finish_shard(
     results: &Results,
     out: &OutputDir,
     shard: Shard,
-    (json, quiet): (bool, bool),
+    Printed { json, quiet, .. }: Printed,
 ) -> miette::Result<()> {
     if json {
         print(&results.to_json())?;
@@ -125,7 +136,8 @@ fn finish_shard(
 pub(crate) fn merge(args: &MergeArgs) -> miette::Result<u8> {
     let (scenario, results, command) = sweep::merge(&args.folders)?;
     let out = OutputDir::prepare(&args.out)?.with_parquet(args.parquet)?;
-    finish(&scenario, &results, &out, &command, (args.json, args.quiet))?;
+    let printed = Printed { json: args.json, quiet: args.quiet, wide: args.wide };
+    finish(&scenario, &results, &out, &command, printed)?;
     for failure in &results.summary.failures {
         warn(&format!("error: {}: the simulator failed: {}", failure.transport, failure.message));
     }
@@ -138,7 +150,7 @@ pub(crate) fn finish(
     results: &Results,
     out: &OutputDir,
     command: &str,
-    (json, quiet): (bool, bool),
+    Printed { json, quiet, wide }: Printed,
 ) -> miette::Result<()> {
     if results.points.is_empty() {
         // With --json, the results of an earlier run are kept.
@@ -153,7 +165,7 @@ pub(crate) fn finish(
     if json {
         print(&results.to_json())?;
     } else if !quiet {
-        print(&table(results, out))?;
+        print(&table(results, out, wide))?;
         return Ok(());
     }
     report(results);
@@ -184,7 +196,7 @@ pub(crate) fn exit_code(results: &Results) -> u8 {
     }
 }
 
-pub(crate) fn table(results: &Results, out: &OutputDir) -> String {
+pub(crate) fn table(results: &Results, out: &OutputDir, wide: bool) -> String {
     let stdout = std::io::stdout();
     let terminal = stdout.is_terminal();
     let utf8 = ["LC_ALL", "LC_CTYPE", "LANG"]
@@ -195,7 +207,7 @@ pub(crate) fn table(results: &Results, out: &OutputDir) -> String {
     let color = terminal && std::env::var_os("NO_COLOR").is_none();
     let size = terminal_size::terminal_size_of(&stdout);
     let width = size.map_or(PLAIN_WIDTH, |(width, _)| usize::from(width.0));
-    let mut text = results.to_table(width, Style { color, unicode: utf8 });
+    let mut text = results.to_table(width, Style { color, unicode: utf8, wide: wide || !terminal });
     let path = out.path().display();
     text += &format!("\nresults: {path}/summary.json\nreport:  {path}/report.html\n");
     text

@@ -11,7 +11,7 @@ use rackweave_testbed::{Testbed, WorkerCommand, worker_main};
 
 use crate::args::{TestbedArgs, WorkerArgs};
 use crate::progress::Progress;
-use crate::run::{exit_code, finish, quoted, warn};
+use crate::run::{Printed, exit_code, finish, quoted, warn};
 use crate::shell::signal::stop_on_ctrl_c;
 
 pub(crate) fn testbed(args: &TestbedArgs) -> miette::Result<u8> {
@@ -28,7 +28,8 @@ pub(crate) fn testbed(args: &TestbedArgs) -> miette::Result<u8> {
     let results = testbed.run();
     drop(progress);
     let results = results?;
-    finish(testbed.scenario(), &results, &out, &command, (args.json, args.quiet))?;
+    let printed = Printed { json: args.json, quiet: args.quiet, wide: args.wide };
+    finish(testbed.scenario(), &results, &out, &command, printed)?;
     testbed.notes().iter().for_each(|note| warn(&format!("note: {note}")));
     for failure in &results.summary.failures {
         warn(&format!("error: {}: {}", failure.transport, failure.message));

@@ -39,9 +39,9 @@ impl Results {
         Ok(py.detach(|| self.results.to_html(&self.scenario, &self.command)))
     }
 
-    /// The tables that the command prints, for this width in columns.
+    /// The tables that the command prints with `--wide`; other text is wrapped to this width in columns.
     fn text(&self, width: usize, unicode: bool) -> String {
-        self.results.to_table(width, Style { color: false, unicode })
+        self.results.to_table(width, Style { color: false, unicode, wide: true })
     }
 
     /// The tables of the CSV files.

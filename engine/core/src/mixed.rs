@@ -1,5 +1,8 @@
 //! One header type for networks that message transports and group systems share.
 
+use core::fmt;
+
+use crate::ids::MessageId;
 use crate::packet::{Header, Rank, Slice};
 
 /// The header of a network that packets of transports and of group systems share.
@@ -49,6 +52,20 @@ impl<T: Header, G: Header> Header for Mixed<T, G> {
         match self {
             Self::Transport(header) => header.work(),
             Self::Group(header) => header.work(),
+        }
+    }
+
+    fn exchange_id(&self) -> Option<MessageId> {
+        match self {
+            Self::Transport(header) => header.exchange_id(),
+            Self::Group(header) => header.exchange_id(),
+        }
+    }
+
+    fn describe(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Transport(header) => header.describe(f),
+            Self::Group(header) => header.describe(f),
         }
     }
 }

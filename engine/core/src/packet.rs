@@ -1,6 +1,8 @@
 //! Packets. They are `Copy` and need no allocation, because they refer to the bytes of a message instead of holding
 //! them.
 
+use core::fmt;
+
 use crate::frame;
 use crate::ids::{HostId, MessageId};
 
@@ -38,7 +40,7 @@ pub struct Rank {
 }
 
 /// A protocol's typed header. The simulator carries it unencoded; Linux encodes it.
-pub trait Header: Copy + core::fmt::Debug {
+pub trait Header: Copy + fmt::Debug {
     /// Returns the range of message bytes that the packet carries, if any.
     fn payload(&self) -> Option<Slice>;
 
@@ -66,6 +68,20 @@ pub trait Header: Copy + core::fmt::Debug {
     #[inline]
     fn work(&self) -> u32 {
         0
+    }
+
+    /// Returns the request or one-way message that the packet belongs to, whichever of the two hosts has sent it; `None` for
+    /// protocols whose packets may carry bytes of several.
+    fn exchange_id(&self) -> Option<MessageId> {
+        None
+    }
+
+    /// Writes the protocol's name and the header's fields in one line.
+    ///
+    /// # Errors
+    /// Those of the formatter.
+    fn describe(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{self:?}")
     }
 }
 

@@ -9,7 +9,7 @@ use crate::prefetch::prefetch;
 use crate::time::Time;
 
 /// The index of a slot in a [`Pool`].
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct PacketRef(u32);
 
 /// Ends a list: the index that no packet has.

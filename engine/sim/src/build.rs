@@ -40,7 +40,7 @@ pub enum BuildError {
     #[error("there is no workload")]
     NoStreams,
     /// A central scheduler with more than one stream of messages.
-    #[error("a central scheduler runs one stream of messages, without others beside it")]
+    #[error("a central scheduler runs one stream of messages, without background streams")]
     OnlyOneStream,
     /// A run has more transports than the transport number in packets can express.
     #[error("a host can run at most {MAX_TRANSPORTS} different transports, not {0}")]

@@ -65,9 +65,9 @@ impl Waiting {
     pub const MOST: usize = 8;
 
     /// Keeps the messages that have waited longest.
-    pub(crate) fn longest(all: &mut Vec<Self>) {
+    pub(crate) fn longest(all: &mut Vec<Self>, most: usize) {
         all.sort_unstable_by_key(|it| (it.since, it.src, it.dst, it.bytes));
-        all.truncate(Self::MOST);
+        all.truncate(most);
     }
 }
 

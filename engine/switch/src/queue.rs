@@ -132,6 +132,11 @@ impl PortQueue {
         self.fifos[TOP - lists.leading_zeros() as usize].front()
     }
 
+    /// The last packet that waits with a priority.
+    pub(crate) fn back(&self, priority: u8) -> Option<PacketRef> {
+        self.fifos[self.list_of(priority)].back()
+    }
+
     /// Whether headers and data wait, so that their weights decide.
     #[inline]
     const fn is_weighted(&self) -> bool {

@@ -2,7 +2,7 @@
 
 use core::fmt;
 
-use rackweave_core::{Ecn, Kind, Packet};
+use rackweave_core::{Ecn, Header as _, Kind, Packet};
 
 use crate::{Header, homa, tcp};
 
@@ -16,7 +16,7 @@ impl fmt::Display for Line<'_> {
         let packet = self.0;
         let (source, destination) = (packet.source_port(), packet.destination_port());
         write!(f, "{}.{source} > {}.{destination} ", packet.src, packet.dst)?;
-        packet.header.fmt_line(f)?;
+        packet.header.describe(f)?;
         write!(f, " prio {}", packet.priority)?;
         match packet.ecn() {
             Ecn::NotCapable => {}

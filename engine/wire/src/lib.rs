@@ -165,21 +165,9 @@ impl Header {
         for_header!(self, header => header.message_bytes())
     }
 
-    /// The request or one-way message that the packet belongs to, whichever of the two hosts has sent it; `None` for TCP, whose
-    /// packets may carry bytes of several.
-    #[must_use]
-    pub fn exchange(&self) -> Option<MessageId> {
-        let id = for_header!(self, header => header.exchange())?;
-        Some(MessageId(id.get() & !1))
-    }
-
     /// Appends the header's bytes.
     pub fn encode(&self, layout: homa::Layout, ports: Ports, out: &mut Vec<u8>) {
         for_header!(self, header => Codec::encode(header, layout, ports, out));
-    }
-
-    fn fmt_line(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
-        for_header!(self, header => header.fmt_line(f))
     }
 }
 
@@ -197,6 +185,15 @@ impl HeaderTrait for Header {
     #[inline]
     fn rank(&self) -> Option<Rank> {
         for_header!(self, header => HeaderTrait::rank(header))
+    }
+
+    fn exchange_id(&self) -> Option<MessageId> {
+        let id = for_header!(self, header => header.exchange())?;
+        Some(MessageId(id.get() & !1))
+    }
+
+    fn describe(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        for_header!(self, header => header.fmt_line(f))
     }
 }
 

@@ -19,6 +19,13 @@ pub fn run(scenario: &str, sets: &[String], host: Option<&str>, seed: Option<u64
     parts.join(" ")
 }
 
+/// Returns the command that shows the runs of `rackweave run` on a page; `None` for those of other commands.
+#[must_use]
+pub(crate) fn explore(command: &str) -> Option<String> {
+    let (program, rest) = command.split_once(" run ")?;
+    (program == self::program()).then(|| format!("{program} explore {rest}"))
+}
+
 /// The command with the transports of this process: `rackweave`, unless it has some of other crates.
 fn program() -> String {
     let own = (!plugins().is_empty()).then(std::env::current_exe).and_then(Result::ok);

@@ -61,7 +61,7 @@ impl Results {
     ) -> Result<Vec<&'static str>, OutputError> {
         let mut names = vec!["slowdown.svg"];
         staged.add(names[0], self.to_svg().as_bytes())?;
-        let title = "99th-percentile slowdown beside each run";
+        let title = "99th-percentile slowdown of background streams";
         if let Some(chart) = charts::streams_chart(&self.points, title) {
             staged.add("streams.svg", chart.render(svg::Theme::Standalone).as_bytes())?;
             names.push("streams.svg");

@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 
 use rackweave_core::Time;
 use rackweave_sim::result::{End, RunResult, Waiting};
+use rackweave_sim::world::Observer;
 use rackweave_sim::{BuildError, Control, Threads};
 use rayon::prelude::*;
 
@@ -109,6 +110,15 @@ impl Batch {
     #[must_use]
     pub fn with_point_limit(self, limit: Option<Duration>) -> Self {
         Self { point_limit: limit, ..self }
+    }
+
+    /// Has a point looked at while it runs. Its results are the same. (Points that are computed without a network are not looked at.)
+    #[must_use]
+    pub fn with_observer(mut self, index: usize, observer: Box<dyn Observer>) -> Self {
+        if let Some(control) = self.controls.get_mut(index) {
+            control.observer = Mutex::new(Some(observer));
+        }
+        self
     }
 
     /// Ends the points whose time is over.

@@ -64,18 +64,11 @@ fn line_of(figure: &Figure, point: &PointKey) -> String {
 /// A picture of a figure.
 #[derive(Clone, Debug)]
 pub(crate) enum Picture {
-    Lines(Chart),
+    Lines(Box<Chart>),
     Pod(PodChart),
 }
 
 impl Picture {
-    pub(crate) fn title(&self) -> &str {
-        match self {
-            Self::Lines(chart) => &chart.title,
-            Self::Pod(chart) => &chart.title,
-        }
-    }
-
     pub(crate) fn render(&self, theme: Theme) -> String {
         match self {
             Self::Lines(chart) => chart.render(theme),
@@ -105,7 +98,7 @@ pub(crate) fn draw(
         return Ok(of_points(figure, &shown, points, results));
     }
     let charts = draw_lines(figure, &shown, points, results)?;
-    Ok(charts.into_iter().map(|(name, chart)| (name, Picture::Lines(chart))).collect())
+    Ok(charts.into_iter().map(|(name, chart)| (name, Picture::Lines(Box::new(chart)))).collect())
 }
 
 /// Returns a picture for each point.
@@ -123,7 +116,7 @@ fn of_points(
             _ => format!("{}, {line}", figure.title),
         };
         let picture = match figure.kind {
-            FigureKind::Traffic => Picture::Lines(charts::traffic(result, title, SIZE)),
+            FigureKind::Traffic => Picture::Lines(Box::new(charts::traffic(result, title, SIZE))),
             _ => Picture::Pod(pods::chart(result, &title)?),
         };
         let name = match shown.len() {
@@ -247,7 +240,7 @@ fn chart(
         None => figure.title.clone(),
     };
     let (x, y) = axes(figure, categories);
-    Ok(Chart { title, x, y, series, size: SIZE })
+    Ok(Chart { title, x, y, series, size: SIZE, choice: None })
 }
 
 /// Returns where a line across a picture is; `None` if no run has its number.

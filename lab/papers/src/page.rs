@@ -2,9 +2,8 @@
 
 use std::fmt::Write;
 
-use rackweave_lab::report::html;
-use rackweave_lab::report::number;
 use rackweave_lab::report::svg::{Theme, escape, swatch};
+use rackweave_lab::report::{figures, html, number};
 
 use super::figure::Picture;
 use super::rule::Ruling;
@@ -114,23 +113,45 @@ impl ClaimResults {
             let head = format!("{:<widest$}  {:<of_words$}  ", claim.id, claim.word());
             text += &wrapped(&head, &(claim.brief() + &not_tried), width);
         }
-        let count = |wanted| self.claims.iter().filter(|claim| claim.verdict == wanted).count();
-        let explored = match count(Verdict::Explored) {
-            0 => String::new(),
-            1 => ", and 1 exploration".to_owned(),
-            n => format!(", and {n} explorations"),
-        };
         let _ = writeln!(
             text,
-            "{} claims: {} hold, {} do not, {} not decided{explored}; {:.1} s{}",
-            self.claims.len() - count(Verdict::Explored),
-            count(Verdict::Holds),
-            count(Verdict::Fails),
-            count(Verdict::Undecided),
+            "{}; {:.1} s{}",
+            self.counts(),
             self.wall_s,
             if self.quick { " with the sizes of --quick" } else { "" },
         );
         text
+    }
+
+    /// Counts the verdicts: "3 claims: 2 hold, 1 is not decided".
+    fn counts(&self) -> String {
+        let count = |wanted| self.claims.iter().filter(|claim| claim.verdict == wanted).count();
+        let verdicts = [
+            (Verdict::Holds, "holds", "hold"),
+            (Verdict::Fails, "does not hold", "do not hold"),
+            (Verdict::Undecided, "is not decided", "are not decided"),
+        ];
+        let explored = count(Verdict::Explored);
+        let claims = self.claims.len() - explored;
+        let verdicts = verdicts.into_iter().filter(|(verdict, ..)| count(*verdict) > 0);
+        let said = verdicts.map(|(verdict, one, several)| match (claims, count(verdict)) {
+            (1, _) => format!("1 claim, which {one}"),
+            (_, 1) => format!("1 {one}"),
+            (_, n) => format!("{n} {several}"),
+        });
+        let said = said.collect::<Vec<_>>().join(", ");
+        let mut parts = Vec::new();
+        match claims {
+            0 => (),
+            1 => parts.push(said),
+            n => parts.push(format!("{n} claims: {said}")),
+        }
+        match explored {
+            0 => (),
+            1 => parts.push("1 exploration".to_owned()),
+            n => parts.push(format!("{n} explorations")),
+        }
+        parts.join(", and ")
     }
 
     /// Returns all files of the directory except the results of the runs.
@@ -154,10 +175,12 @@ impl ClaimResults {
              <meta charset=\"utf-8\"/>\
              <meta name=\"viewport\" content=\"width=device-width, initial-scale=1\"/>\
              <meta name=\"color-scheme\" content=\"light dark\"/>\
-             <title>Claims</title>\n<style>{}\n{}{STYLE}</style></head>\n<body>\n\
+             {}<title>Claims</title>\n<style>{}\n{}{STYLE}</style></head>\n{}\
              <header><h1>What papers claim, and whether it holds here</h1>",
+            figures::policy(),
             html::colours(),
             html::STYLE,
+            figures::body(),
         );
         for (title, source) in &self.titles {
             let _ = write!(page, "<p>{}: {}</p>", escape(title), escape(source));
@@ -198,9 +221,10 @@ impl ClaimResults {
         let _ = write!(
             page,
             "<section><h2>Reproduce these results</h2><pre><code>{}</code></pre></section></main>\n\
-             <footer>Written by Rackweave {}.</footer>\n</body></html>\n",
+             <footer>Written by Rackweave {}.</footer>\n{}</body></html>\n",
             escape(command),
             escape(self.version),
+            figures::script(),
         );
         page
     }
@@ -250,13 +274,17 @@ fn section(page: &mut String, claim: &ClaimResult) {
         let columns = if claim.charts.iter().any(is_pod) { 1 } else { claim.charts.len().min(2) };
         let _ = write!(page, "<div class=\"charts of-{columns}\">");
         for chart in &claim.charts {
-            let _ = write!(
-                page,
-                "<figure><figcaption>{}</figcaption>{}{}</figure>",
-                escape(chart.title()),
-                marked(chart),
-                chart.render(Theme::Page)
-            );
+            match chart {
+                Picture::Lines(lines) => figures::figure(page, lines, "", &marked(chart)),
+                Picture::Pod(pod) => {
+                    let _ = write!(
+                        page,
+                        "<figure><figcaption>{}</figcaption>{}</figure>",
+                        escape(&pod.title),
+                        pod.render(Theme::Page)
+                    );
+                }
+            }
         }
         page.push_str("</div>\n");
     }

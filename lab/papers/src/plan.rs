@@ -122,13 +122,14 @@ impl Plan {
     }
 
     fn add(&mut self, paper: &Paper, request: &Request) -> Result<(), ScenarioError> {
-        self.titles.push((paper.content.title.clone(), paper.content.source.clone()));
+        let is_chosen =
+            |claim: &&Claim| request.claims.is_empty() || request.claims.contains(&claim.id);
+        if paper.content.claims.iter().any(|claim| is_chosen(&claim)) {
+            self.titles.push((paper.content.title.clone(), paper.content.source.clone()));
+        }
         // Scenarios with the same name in one paper are one scenario.
         let mut known: BTreeMap<String, usize> = BTreeMap::new();
-        for claim in &paper.content.claims {
-            if !request.claims.is_empty() && !request.claims.contains(&claim.id) {
-                continue;
-            }
+        for claim in paper.content.claims.iter().filter(is_chosen) {
             let mut planned = PlannedClaim {
                 system: paper.name().to_owned(),
                 file: paper.file.clone(),

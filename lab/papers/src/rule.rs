@@ -390,7 +390,7 @@ fn comparisons(rule: &Rule, points: &Points) -> Result<Vec<Check>, RuleError> {
         // The slack in the unit of the metric, as a share.
         let slack = if b == 0.0 { 0.0 } else { rule.slack / b.abs() };
         let tolerance = rule.tolerance + slack;
-        let ratio = if b == 0.0 || right.value.is_some() && right.times == 1.0 {
+        let ratio = if b == 0.0 || a == b || right.value.is_some() && right.times == 1.0 {
             String::new()
         } else {
             format!(" ({} times)", short(a / b))
@@ -515,6 +515,13 @@ fn sentence(checks: &[Check]) -> String {
     if checks.len() == 1 {
         return worst.text.clone();
     }
-    let held = checks.iter().filter(|check| check.holds).count();
-    format!("{held} of {}; worst case {}: {}", checks.len(), worst.case, worst.text)
+    let Check { case, text, .. } = worst;
+    let (held, all) = (checks.iter().filter(|check| check.holds).count(), checks.len());
+    if held < all {
+        return format!("{held} of {all} comparisons hold; the worst, {case}: {text}");
+    }
+    // Where all are equally close, none is the closest.
+    let is_closest = checks.iter().any(|check| check.margin > worst.margin);
+    let which = if is_closest { "the closest, " } else { "" };
+    format!("all {all} comparisons hold; {which}{case}: {text}")
 }

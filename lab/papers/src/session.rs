@@ -505,18 +505,27 @@ fn verdict(rules: &[Ruling]) -> (Verdict, String, String) {
         .filter(|rule| rule.holds.is_none() && (rule.decides || only_reports))
         .map(|rule| format!("{} ({})", rule.rule, rule.here))
         .collect();
-    let of = format!("of {} rules", deciding().count());
+    let rules_of = |count| if count == 1 { "rule" } else { "rules" };
+    let deciders = deciding().count();
     if !unknown.is_empty() {
         return (Verdict::Undecided, here, format!("could not be decided: {}", unknown.join("; ")));
     }
     if only_reports {
-        let why = format!("reports {} rules, none of which decides", rules.len());
+        let why =
+            format!("only reports: no rule decides, of {} {}", rules.len(), rules_of(rules.len()));
         return (Verdict::Explored, here, why);
     }
     if failed.is_empty() {
-        return (Verdict::Holds, here, format!("{} {of} hold", deciding().count()));
+        let why = if deciders == 1 {
+            "its rule holds".into()
+        } else {
+            format!("all {deciders} rules hold")
+        };
+        return (Verdict::Holds, here, why);
     }
-    (Verdict::Fails, here, format!("{} {of} fail: {}", failed.len(), failed.join("; ")))
+    let fail = if failed.len() == 1 { "fails" } else { "fail" };
+    let of = format!("{} of {deciders} {}", failed.len(), rules_of(deciders));
+    (Verdict::Fails, here, format!("{of} {fail}: {}", failed.join("; ")))
 }
 
 #[cfg(test)]
@@ -536,15 +545,15 @@ mod tests {
             (verdict, why)
         };
         let (yes, no) = (Some(true), Some(false));
-        let holds = "1 of 1 rules hold".to_owned();
+        let holds = "its rule holds".to_owned();
         assert_eq!(of(&[(true, yes), (false, no)]), (Verdict::Holds, holds));
         let without_number = of(&[(true, yes), (false, None)]).0;
         assert_eq!(without_number, Verdict::Holds, "a report without a number");
         assert_eq!(of(&[(true, None), (false, yes)]).0, Verdict::Undecided);
-        let fails = "1 of 2 rules fail: so".to_owned();
+        let fails = "1 of 2 rules fails: so".to_owned();
         assert_eq!(of(&[(true, no), (true, yes)]), (Verdict::Fails, fails));
         // If all rules only report, there is nothing to hold, whatever the numbers are.
-        let reports = "reports 1 rules, none of which decides".to_owned();
+        let reports = "only reports: no rule decides, of 1 rule".to_owned();
         assert_eq!(of(&[(false, no)]), (Verdict::Explored, reports));
         assert_eq!(of(&[(false, None), (false, yes)]).0, Verdict::Undecided);
     }

@@ -79,11 +79,19 @@ fn each_value_of_a_key_is_a_case_and_the_worst_is_named() {
     };
     let from_10 = above(">= 10", 0.0);
     assert_eq!((from_10.holds, from_10.checks.len()), (Some(true), 2));
-    assert!(from_10.here.starts_with("2 of 2; worst case senders 10:"), "{}", from_10.here);
+    assert!(
+        from_10.here.starts_with("all 2 comparisons hold; the closest, senders 10:"),
+        "{}",
+        from_10.here
+    );
     // At one sender they are equal: the left side is only above with a tolerance.
     let from_1 = above(">= 1", 0.0);
     assert_eq!(from_1.holds, Some(false));
-    assert!(from_1.here.starts_with("2 of 3; worst case senders 1:"), "{}", from_1.here);
+    assert!(
+        from_1.here.starts_with("2 of 3 comparisons hold; the worst, senders 1:"),
+        "{}",
+        from_1.here
+    );
     assert_eq!(above(">= 1", 0.02).holds, Some(true));
 }
 
@@ -195,7 +203,7 @@ fn published_numbers_are_compared_with_measured_ones() {
     assert!(close.here.contains("1 of the published numbers are not tried"), "{}", close.here);
     let far = cells(1.5);
     assert_eq!(far.holds, Some(false));
-    assert!(far.here.contains("worst case a, p50: 1.20, paper 1.50 (-20 %)"), "{}", far.here);
+    assert!(far.here.contains("the worst, a, p50: 1.20, paper 1.50 (-20 %)"), "{}", far.here);
 }
 
 #[test]

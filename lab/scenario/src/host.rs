@@ -408,7 +408,7 @@ fn read_table(path: &Path, sources: &mut Sources, origin: Origin) -> Result<Node
         return cannot(sources, format!("`{shown}` has no [host] table"));
     };
     if let Some(other) = document.0.first() {
-        let message = format!("unknown key `{}` beside [host]", other.key);
+        let message = format!("unknown key `{}` next to [host]", other.key);
         return Err(sources.error(&message, "unknown key", other.key_origin));
     }
     if !matches!(host.node.value, Value::Table(_)) {

@@ -225,7 +225,7 @@ impl Measure {
             (None, Some(_)) => "duration",
         };
         let message =
-            format!("`{key}` has no meaning with [workload.{kind}], all of which is measured");
+            format!("`{key}` has no meaning with [workload.{kind}], which is measured as a whole");
         let problem = Problem::new(format!("measure.{key}"), message);
         Err(match help {
             Some(help) => problem.with_help(help),

@@ -12,6 +12,7 @@ mod cast_restarts;
 mod casts;
 mod command;
 mod common;
+mod explore;
 mod image;
 mod imaging;
 mod labels;

@@ -709,7 +709,7 @@ fn files_reach_all_receivers_over_every_scheme() {
     refused(&["measure.messages=2"], "`messages` has no meaning with [workload.cast]");
     let beside =
         "background=[{ transport = { name = 'homa' }, arrivals = 'permutation', sizes = '1 KB' }]";
-    refused(&[beside], "no [[background]] streams beside files to many");
+    refused(&[beside], "no [[background]] streams with files to many");
 }
 
 /// The same casts in both worlds: by the shared definitions they take what the links need.

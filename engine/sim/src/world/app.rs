@@ -17,6 +17,7 @@ use rackweave_workload::app::{
     MessageKey, MessageRecord, MessageStart, OneWayEnd, Origin, Record, RecordId, WireIds,
 };
 
+use super::observe::Tracing;
 use super::timeline::Timeline;
 use super::windows::{Division, Windows};
 use super::{World, wake};
@@ -101,6 +102,8 @@ pub(super) struct Apps<'a> {
     pub(super) refused: u64,
     /// Set when the run may have ended.
     pub(super) may_be_done: bool,
+    /// The message that an observer wants to have traced.
+    pub(super) tracing: Option<Box<Tracing>>,
 }
 
 impl<'a> Apps<'a> {
@@ -169,6 +172,7 @@ impl<'a> Apps<'a> {
             is_measured,
             refused: 0,
             may_be_done: true,
+            tracing: None,
         }
     }
 
@@ -210,10 +214,15 @@ impl<'a> Apps<'a> {
 
     /// The measured messages that wait longest; none before all of them have started.
     pub(super) fn waiting(&self) -> Vec<Waiting> {
-        let mut all = Vec::new();
         if self.collector.started_until().is_none() && self.started() < self.progress().0 {
-            return all;
+            return Vec::new();
         }
+        self.open(Waiting::MOST).1
+    }
+
+    /// The number of messages that are or may be measured and have not ended, and those of them that have waited longest.
+    pub(super) fn open(&self, most: usize) -> (u64, Vec<Waiting>) {
+        let mut all = Vec::new();
         for (records, arrived) in self.records.iter().zip(&self.arrived) {
             for (record, arrived) in records.iter().zip(arrived) {
                 let Some(start) = self.collector.waiting(*record) else { continue };
@@ -223,8 +232,9 @@ impl<'a> Apps<'a> {
                 all.push(Waiting { stream, src, dst, bytes, left, since });
             }
         }
-        Waiting::longest(&mut all);
-        all
+        let unfinished = all.len() as u64;
+        Waiting::longest(&mut all, most);
+        (unfinished, all)
     }
 
     /// When the last measured message ended.
@@ -258,7 +268,7 @@ impl<'a> Apps<'a> {
 
     /// The id of a message that a host starts.
     #[inline]
-    fn id(&self, host: HostId, stream: u16, key: MessageKey) -> MessageId {
+    pub(super) fn id(&self, host: HostId, stream: u16, key: MessageKey) -> MessageId {
         match &self.windows {
             Some(windows) => windows.id(host, stream, key),
             None => self.ids.id(host, key),
@@ -425,6 +435,9 @@ impl<M: Model> World<'_, M> {
                 if let Some(windows) = &mut apps.windows {
                     windows.started(host, key);
                 }
+                if apps.tracing.is_some() {
+                    self.trace_start(host, key, start);
+                }
             }
             Record::Ended { key, start, at, end, .. } => {
                 apps.backlog = apps.backlog.saturating_sub(apps.exchanged(start));
@@ -434,6 +447,9 @@ impl<M: Model> World<'_, M> {
                 } else if matches!(end, MessageEnd::Failed(_)) {
                     let id = apps.ids.id(host, key);
                     apps.app(start.dst).forget(host, id);
+                }
+                if apps.tracing.is_some() {
+                    self.trace_end(host, key, at);
                 }
             }
             Record::Received { peer, key, .. } if apps.windows.is_some() => {

@@ -13,6 +13,7 @@ mod host;
 #[cfg(test)]
 mod node_tests;
 mod nodes;
+mod observe;
 mod probe;
 mod processors;
 mod shards;
@@ -41,10 +42,13 @@ use crate::result::{Backlog, End, RunResult, Waiting};
 
 use app::Apps;
 use host::Hosts;
+use observe::Observed;
 use probe::Probe;
 use processors::Tasks;
 
 pub use nodes::Attached;
+pub use observe::{Next, Observer, State, Step, Traced, View};
+pub use rackweave_switch::net::TraceStep;
 pub use shards::{Lost, Meeting};
 pub(crate) use timeline::Timeline;
 pub use windows::Division;
@@ -70,6 +74,8 @@ pub struct Control {
     pub sim_time_ticks: AtomicU64,
     /// Number of events handled.
     pub events: AtomicU64,
+    /// Looks at the run while it goes on; taken when the run begins. (A run of several threads is not looked at.)
+    pub observer: Mutex<Option<Box<dyn Observer>>>,
     /// The run ends when more packets than this are under way, because queues without a limit would otherwise fill the memory.
     pub packet_limit: u32,
 }
@@ -86,6 +92,7 @@ impl Default for Control {
             wanted: AtomicU64::default(),
             sim_time_ticks: AtomicU64::default(),
             events: AtomicU64::default(),
+            observer: Mutex::default(),
             packet_limit: Self::PACKETS,
         }
     }
@@ -292,10 +299,15 @@ impl<'a, M: Model> World<'a, M> {
     pub fn run_to_end(&mut self, control: &Control) -> End {
         self.wake_touched();
         control.wanted.store(self.apps.progress().0, Ordering::Relaxed);
+        let observer = control.observer.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let mut observed = observer.map(Observed::new);
         if let Some(windows) = &self.apps.windows {
             let length = windows.division.window;
-            let end = self.run_in_windows(length, control);
+            let end = self.run_in_windows(length, control, observed.as_mut());
             self.publish(control);
+            if let Some(observed) = &mut observed {
+                observed.end(self, end);
+            }
             return end;
         }
         let limit = Time::ZERO + self.measure.time_limit;
@@ -303,7 +315,11 @@ impl<'a, M: Model> World<'a, M> {
             if self.is_done() {
                 break End::AllDone;
             }
-            if let Some(end) = self.run_some(limit) {
+            let ended = match &mut observed {
+                None => self.run_some(limit),
+                Some(observed) => self.run_some_observed(limit, observed),
+            };
+            if let Some(end) = ended {
                 break end;
             }
             if self.net.packets() > control.packet_limit {
@@ -318,24 +334,22 @@ impl<'a, M: Model> World<'a, M> {
             }
         };
         self.publish(control);
+        if let Some(observed) = &mut observed {
+            observed.end(self, end);
+        }
         end
     }
+
+    /// The number of events after which `control` is read.
+    const BATCH: u32 = 1024;
 
     /// Handles a number of events up to `limit`; returns the end of the run if no more are due. `control` is
     /// read only between such batches, because an atomic access per event would cost time.
     #[inline]
     fn run_some(&mut self, limit: Time) -> Option<End> {
-        for _ in 0..1024 {
+        for _ in 0..Self::BATCH {
             if !self.step(limit) {
-                let is_stalled = self.net.is_quiet();
-                if !is_stalled {
-                    self.net.advance(limit);
-                }
-                return Some(match (self.is_done(), is_stalled) {
-                    (true, _) => End::AllDone,
-                    (false, true) => End::Stalled,
-                    (false, false) => End::TimeLimit,
-                });
+                return Some(self.end_of_events(limit));
             }
             if self.apps.may_be_done || self.hosts.nodes.may_be_done {
                 break;
@@ -344,6 +358,19 @@ impl<'a, M: Model> World<'a, M> {
         self.apps.may_be_done = false;
         self.hosts.nodes.may_be_done = false;
         None
+    }
+
+    /// The end of a run that has no event left up to `limit`.
+    fn end_of_events(&mut self, limit: Time) -> End {
+        let is_stalled = self.net.is_quiet();
+        if !is_stalled {
+            self.net.advance(limit);
+        }
+        match (self.is_done(), is_stalled) {
+            (true, _) => End::AllDone,
+            (false, true) => End::Stalled,
+            (false, false) => End::TimeLimit,
+        }
     }
 
     /// Handles all events up to `until`, even after all nodes are done, and advances the time to it. Returns

@@ -514,7 +514,7 @@ impl<M: Model> World<'_, M> {
         links.sort_unstable_by_key(|(link, _)| *link);
         // Each host is in one shard, which has its round trips in the order of peers.
         round_trips.sort_by_key(|trip| (trip.stream, trip.src));
-        Waiting::longest(&mut waiting);
+        Waiting::longest(&mut waiting, Waiting::MOST);
         let links = links.into_iter().map(|(_, stats)| stats).collect();
         let result = self.report_with(end, links);
         counters.add(&result.counters);

@@ -20,6 +20,7 @@ use rackweave_core::{HostId, MessageId, Span, Time};
 use rackweave_switch::fabric::Partition;
 use rackweave_workload::app::{MessageEnd, MessageKey, SerialIds};
 
+use super::observe::Observed;
 use super::{Control, World};
 use crate::model::Model;
 use crate::result::End;
@@ -241,7 +242,12 @@ impl<M: Model> World<'_, M> {
     }
 
     /// Runs to the end with one thread, as [`World::run_to_end`].
-    pub(super) fn run_in_windows(&mut self, length: Span, control: &Control) -> End {
+    pub(super) fn run_in_windows(
+        &mut self,
+        length: Span,
+        control: &Control,
+        mut observed: Option<&mut Observed>,
+    ) -> End {
         let limit = Time::ZERO + self.measure.time_limit;
         let mut reached = Time::ZERO;
         loop {
@@ -274,6 +280,11 @@ impl<M: Model> World<'_, M> {
             }
             self.publish(control);
             if let Some(end) = control.end() {
+                break end;
+            }
+            if let Some(observed) = &mut observed
+                && let Some(end) = observed.look_if_due(self)
+            {
                 break end;
             }
         }

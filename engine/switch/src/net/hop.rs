@@ -267,6 +267,7 @@ impl<P: SwitchProgram, B: PayloadStore<P::Header>> Net<P, B> {
         let before = queue.bytes();
         let admission = queue.enqueue(&mut self.pool, packet, switch.forwarder.rng());
         if admission == Admission::Overfull {
+            self.trace_queued(link, packet, before, admission);
             self.evict(link);
         }
         let switch = &mut self.switches[number as usize];
@@ -291,8 +292,14 @@ impl<P: SwitchProgram, B: PayloadStore<P::Header>> Net<P, B> {
             shared.take(after.saturating_sub(before));
             shared.give_back(before.saturating_sub(after));
         }
-        if self.links[link as usize].special & CROSSING != 0 {
-            self.schedule_port(link);
+        let special = self.links[link as usize].special;
+        if special & (CROSSING | TAPPED) != 0 {
+            if special & CROSSING != 0 {
+                self.schedule_port(link);
+            }
+            if admission != Admission::Overfull {
+                self.trace_queued(link, packet, before, admission);
+            }
         }
         if let Admission::ReturnedToSender(packet) = admission {
             // This happens only once: a packet that was returned to its sender is never trimmed.
@@ -393,6 +400,7 @@ impl<P: SwitchProgram, B: PayloadStore<P::Header>> Net<P, B> {
             self.meter(link, packet, start);
         }
         if special & TAPPED != 0 {
+            self.trace_sent(link, packet, start);
             self.capture(link, packet, start);
         }
     }

@@ -36,6 +36,7 @@ mod shard;
 mod stats;
 #[cfg(test)]
 mod tests;
+mod trace;
 
 use std::collections::{BTreeMap, BinaryHeap, VecDeque};
 use std::sync::Arc;
@@ -54,7 +55,8 @@ pub use self::meters::MeterConfig;
 pub use self::nic::Edge;
 pub use self::payload::{ForwardOnly, HasPayload, PayloadId, Slab};
 pub use self::shard::Crossing;
-pub use self::stats::{Captured, Counters, LinkStats, QueueSample};
+pub use self::stats::{Captured, Counters, LinkState, LinkStats, QueueSample};
+pub use self::trace::{Trace, TraceEvent, TraceFilter, TraceStep};
 
 use self::circuits::Ocs;
 use self::faults::{Delayed, Faults};
@@ -152,6 +154,7 @@ pub struct Net<P: SwitchProgram, B: PayloadStore<P::Header> = ()> {
     departures: VecDeque<(Time, HostId, PacketRef)>,
     counters: Counters,
     taps: Taps<P::Header>,
+    trace: Option<Box<Trace<P::Header>>>,
     meters: Meters,
     /// When the statistics of ports started.
     since: Time,
@@ -261,6 +264,11 @@ struct Link {
 const _: () = assert!(size_of::<Link>() == 128);
 
 impl Link {
+    /// The time for which it was sending: what is still being sent counts up to now only.
+    fn busy_by(&self, now: Time) -> Span {
+        Span::from_ticks(self.busy.ticks().saturating_sub(self.busy_until.since(now).ticks()))
+    }
+
     /// Whether the port has to decide what it sends next, by now.
     #[inline]
     fn is_due(&self, now: Time) -> bool {
@@ -270,7 +278,7 @@ impl Link {
 
 /// The link has a fault.
 const FAULTY: u8 = 1;
-/// The link's packets are captured.
+/// The link's packets are captured or traced.
 const TAPPED: u8 = 2;
 /// The link's frames are counted.
 const COUNTED: u8 = 4;
@@ -385,6 +393,7 @@ impl<P: SwitchProgram, B: PayloadStore<P::Header>> Net<P, B> {
             departures: VecDeque::new(),
             counters: Counters::default(),
             taps: Taps::default(),
+            trace: None,
             meters: Meters::default(),
             since: Time::ZERO,
             sample_every: config.sample_every,
@@ -547,6 +556,9 @@ impl<P: SwitchProgram, B: PayloadStore<P::Header>> Net<P, B> {
     /// Releases a packet and counts it as dropped for this reason.
     pub fn discard(&mut self, packet: PacketRef, reason: DropReason) {
         self.counters.drops[reason as usize] += 1;
+        if self.trace.is_some() {
+            self.trace_dropped(packet, reason);
+        }
         self.free(packet);
     }
 

@@ -3,7 +3,7 @@
 use rackweave_core::{DropReason, Packet, PacketRef, PayloadStore, Span, SwitchProgram, Time};
 
 use super::nic::Edge;
-use super::{Net, TAPPED};
+use super::{Link, Net, TAPPED};
 
 /// Number of packets that captures hold beyond their limit before they are cut.
 const CAPTURE_SLACK: usize = 1024;
@@ -109,6 +109,17 @@ pub struct LinkStats {
     pub frames: u64,
     /// Bytes of these packets on the link, preamble and gap included.
     pub bytes: u64,
+}
+
+/// The present state of one direction of a cable and of the queue before it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct LinkState {
+    /// The time for which it was sending since the statistics of ports began: see [`Net::since`].
+    pub busy: Span,
+    /// Bytes in the queue.
+    pub queue_bytes: u64,
+    /// Packets dropped in the queue or on the link since the statistics of ports began.
+    pub drops: u32,
 }
 
 /// One sample of the switches' queues.
@@ -345,6 +356,21 @@ impl<P: SwitchProgram, B: PayloadStore<P::Header>> Net<P, B> {
         &self.series
     }
 
+    /// The present states of all links, in the fabric's order: link `h` is the uplink of host `h`. Hosts are not polled for what they would
+    /// have sent since their last packet, so that a run is the same whether its links are looked at or not.
+    pub fn link_states(&mut self) -> Vec<LinkState> {
+        let now = self.now;
+        for link in self.switch_links() {
+            self.catch_up(link, now);
+        }
+        let state = |(link, stats): (&Link, &PortStats)| LinkState {
+            busy: link.busy_by(now),
+            queue_bytes: link.queue.bytes(),
+            drops: stats.drops,
+        };
+        self.links.iter().zip(&self.stats).map(state).collect()
+    }
+
     /// All links, in the fabric's order: link `h` is the uplink of host `h`.
     pub fn link_stats<E: Edge<P::Header>>(&mut self, edge: &mut E) -> Vec<LinkStats> {
         self.catch_up_all(edge);
@@ -353,10 +379,7 @@ impl<P: SwitchProgram, B: PayloadStore<P::Header>> Net<P, B> {
         let links = self.links.iter().enumerate().map(|(number, link)| {
             let mut stats = self.stats[number];
             stats.queue_changes(now, link.queue.bytes(), link.queue.bytes());
-            // What is still being sent counts up to now only.
-            let busy = Span::from_ticks(
-                link.busy.ticks().saturating_sub(link.busy_until.since(now).ticks()),
-            );
+            let busy = link.busy_by(now);
             let counts = self.counts.get(number).copied().unwrap_or_default();
             LinkStats {
                 name: self.fabric.link_name(number as u32),

@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::net::SocketAddr;
 
 use bytes::Bytes;
-use rackweave_core::{HostId, Kind, MessageId, Packet, Time};
+use rackweave_core::{Header as _, HostId, Kind, MessageId, Packet, Time};
 use rackweave_crypt::{Association, Early, Ticket, Tickets, address_bytes};
 use rackweave_transport::TransportConfig;
 use rackweave_wire::Header;
@@ -85,10 +85,10 @@ impl Peer {
         match self.association.early(now) {
             Early::No => false,
             Early::Asked => {
-                packet.header.exchange().is_some_and(|id| self.idempotent.contains(&id))
+                packet.header.exchange_id().is_some_and(|id| self.idempotent.contains(&id))
             }
             Early::Answers => {
-                packet.header.exchange().is_some()
+                packet.header.exchange_id().is_some()
                     && packet.payload().is_none_or(|slice| slice.message.is_response())
             }
         }

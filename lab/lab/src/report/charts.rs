@@ -7,11 +7,11 @@
 use rackweave_sim::result::QueueSample;
 
 use super::number;
-use super::svg::{Axis, Chart, LIGHT, Look, Series};
+use super::svg::{Axis, Chart, Choice, LIGHT, Look, Series};
 use super::sweeps::sweeps;
 use super::ticks::{self, Quantity, Scale};
 use crate::results::stats::cdf;
-use crate::results::{PointResult, Stats, TrafficSeries};
+use crate::results::{PointResult, Stats, StreamSummary, TrafficSeries};
 
 /// The heading of the section on latency.
 pub(super) const LATENCY_TITLE: &str = "Latency";
@@ -101,7 +101,7 @@ pub fn sections(points: &[PointResult]) -> Vec<Section> {
 
     let axis = size_axis(points);
     let has_sizes = points.iter().any(has_several_sizes);
-    let by_count = matches!(axis, SizeAxis::ByCount(_));
+    let by_count = matches!(axis, SizeAxis::ByCount { .. });
     if has_sizes {
         add(
             "Slowdown by message size",
@@ -288,7 +288,7 @@ impl Facet {
             })
             .collect();
         let size = if self.title.is_empty() { SIZE } else { SMALL };
-        Chart { title: self.named(what), x, y, series, size }
+        Chart { title: self.named(what), x, y, series, size, choice: None }
     }
 }
 
@@ -304,7 +304,7 @@ fn distinct(values: impl Iterator<Item = String>) -> Vec<String> {
 }
 
 /// Returns at most `most` of `0..count`, evenly chosen, including both ends.
-fn spread(count: usize, most: usize) -> Vec<usize> {
+pub(super) fn spread(count: usize, most: usize) -> Vec<usize> {
     if count <= most {
         return (0..count).collect();
     }
@@ -330,7 +330,13 @@ fn share_axes(charts: &mut [Chart]) {
 enum SizeAxis {
     /// Messages by rank of their size, as in the figures of the Homa paper (SIGCOMM'18, figure 12), with the sizes at
     /// every tenth of the messages.
-    ByCount(Vec<(f64, String)>),
+    ByCount {
+        /// The share of messages at which the first curve begins.
+        begin: f64,
+        names: Vec<(f64, String)>,
+        /// The sizes at every step of the first curve.
+        sizes: Vec<(f64, u64)>,
+    },
     /// The logarithm of the size, for points whose workloads differ.
     BySize,
 }
@@ -347,6 +353,9 @@ fn size_axis(points: &[PointResult]) -> SizeAxis {
     let mut curves = points.iter().filter(|p| !p.slowdown_curve.is_empty());
     let Some(first) = curves.next() else { return SizeAxis::BySize };
     let tenths = || (0..=10).map(|tenth| f64::from(tenth) / 10.0);
+    let begin =
+        points.iter().filter_map(|point| Some(point.slowdown_curve.first()?.count_fraction));
+    let begin = begin.filter(|share| (0.0..0.95).contains(share)).reduce(f64::min).unwrap_or(0.0);
     // The ends of a sampled distribution differ between runs of one workload.
     let alike = curves.all(|other| {
         tenths().skip(1).take(9).all(|f| match (at(first, f), at(other, f)) {
@@ -357,7 +366,13 @@ fn size_axis(points: &[PointResult]) -> SizeAxis {
     if !alike {
         return SizeAxis::BySize;
     }
-    SizeAxis::ByCount(tenths().filter_map(|f| Some((f, ticks::size(at(first, f)?)))).collect())
+    // The axis begins where the curves do, and names a size once, at the first mark that has it.
+    let marks = std::iter::once(begin).chain(tenths().filter(|tenth| *tenth > begin));
+    let mut names: Vec<(f64, String)> =
+        marks.filter_map(|f| Some((f, ticks::size(at(first, f)?)))).collect();
+    names.dedup_by(|mark, before| mark.1 == before.1);
+    let sizes = first.slowdown_curve.iter().map(|step| (step.count_fraction, step.size_bytes));
+    SizeAxis::ByCount { begin, names, sizes: sizes.collect() }
 }
 
 fn slowdown(
@@ -371,21 +386,19 @@ fn slowdown(
         Percentile::P99 => ("99th-percentile slowdown", "p99"),
     };
     let x = match axis {
-        SizeAxis::ByCount(names) => {
-            Axis::new("message size in bytes", Scale::Linear, Quantity::Number)
-                .between(0.0, 1.0)
-                .named(names.clone())
+        SizeAxis::ByCount { begin, names, sizes } => {
+            let axis = Axis::new("message size in bytes", Scale::Linear, Quantity::Number);
+            Axis { sizes: sizes.clone(), ..axis.between(*begin, 1.0).named(names.clone()) }
         }
         SizeAxis::BySize => Axis::new("message size in bytes", Scale::Log, Quantity::Bytes),
     };
-    let y = Axis::new("slowdown", Scale::Log, Quantity::Number).including(1.0);
-    let mut chart = facet.chart(points, what, (x, y), |point| {
+    let mut chart = facet.chart(points, what, (x, slowdown_axis()), |point| {
         point
             .slowdown_curve
             .iter()
             .map(|step| {
                 let x = match axis {
-                    SizeAxis::ByCount(_) => step.count_fraction,
+                    SizeAxis::ByCount { .. } => step.count_fraction,
                     SizeAxis::BySize => step.size_bytes as f64,
                 };
                 (x, if percentile == Percentile::P50 { step.p50 } else { step.p99 })
@@ -458,7 +471,8 @@ pub(crate) fn cumulative(points: &[PointResult], distributions: &[Distribution<'
 /// `None` if there are no streams, or too many runs or streams for a chart.
 #[must_use]
 pub fn streams_chart(points: &[PointResult], title: &str) -> Option<Chart> {
-    let mut chart = streams_section(points)?.rows.pop()?.charts.pop()?;
+    let mut charts = streams_section(points)?.rows.pop()?.charts.into_iter();
+    let mut chart = charts.find(|chart| chart.choice.as_ref().is_some_and(|it| it.first))?;
     title.clone_into(&mut chart.title);
     chart.size = (720.0, 360.0);
     Some(chart)
@@ -484,30 +498,35 @@ pub(super) fn streams_section(points: &[PointResult]) -> Option<Section> {
         1 => labels[stream].clone(),
         _ => format!("{} ({stream})", labels[stream]),
     };
-    let chart = |title: &str, of: fn(&Stats) -> f64| Chart {
-        title: title.to_owned(),
-        x: x.clone(),
-        y: Axis::new("slowdown", Scale::Log, Quantity::Number).including(1.0),
-        series: (0..streams)
-            .map(|stream| {
-                let value = |point: &PointResult| of(&point.summary.background[stream].slowdown);
-                Series {
-                    label: name(stream),
-                    look: Look::nth(stream),
-                    points: places.iter().copied().zip(points.iter().map(value)).collect(),
-                    stroke: 1.0,
-                    step: false,
-                    marked: true,
-                    notes: points.iter().map(|point| note_on(point, value(point))).collect(),
-                }
-            })
-            .collect(),
-        size: SIZE,
-    };
-    let charts = vec![
-        chart("Median slowdown beside each run", |slowdown| slowdown.p50),
-        chart("99th-percentile slowdown beside each run", |slowdown| slowdown.p99),
-    ];
+    let chart =
+        |(of, y): (fn(&StreamSummary) -> &Stats, Axis), choice: Choice, value: Statistic| Chart {
+            title: format!("{} of background streams, {}", capital(&y.title), choice.name),
+            x: x.clone(),
+            y,
+            series: (0..streams)
+                .map(|stream| {
+                    let value = |point: &PointResult| value(of(&point.summary.background[stream]));
+                    Series {
+                        label: name(stream),
+                        look: Look::nth(stream),
+                        points: places.iter().copied().zip(points.iter().map(value)).collect(),
+                        stroke: 1.0,
+                        step: false,
+                        marked: true,
+                        notes: points.iter().map(|point| note_on(point, value(point))).collect(),
+                    }
+                })
+                .collect(),
+            size: SIZE,
+            choice: Some(choice),
+        };
+    let slowdown =
+        || -> (fn(&StreamSummary) -> &Stats, Axis) { (|it| &it.slowdown, slowdown_axis()) };
+    let latency =
+        || -> (fn(&StreamSummary) -> &Stats, Axis) { (|it| &it.latency_us, latency_axis()) };
+    let of_slowdown = statistics().map(|(choice, value)| chart(slowdown(), choice, value));
+    let of_latency = statistics().map(|(choice, value)| chart(latency(), choice, value));
+    let charts = of_slowdown.chain(of_latency).collect();
     Some(Section {
         title: String::new(),
         text: String::new(),
@@ -515,6 +534,40 @@ pub(super) fn streams_section(points: &[PointResult]) -> Option<Section> {
         rows: vec![Row { folded_as: None, charts }],
         note: String::new(),
     })
+}
+
+/// Returns the text with a capital.
+pub(super) fn capital(text: &str) -> String {
+    let mut letters = text.chars();
+    letters.next().map_or_else(String::new, |first| first.to_uppercase().chain(letters).collect())
+}
+
+/// A statistic of a distribution.
+pub(super) type Statistic = fn(&Stats) -> f64;
+
+/// The statistics that a page offers, and their names.
+pub(super) const STATISTICS: [(&str, Statistic); 5] = [
+    ("p50", |stats| stats.p50),
+    ("p99", |stats| stats.p99),
+    ("p99.9", |stats| stats.p999),
+    ("max", |stats| stats.max),
+    ("mean", |stats| stats.mean),
+];
+
+/// Returns the statistics among which readers of a chart choose; the 99th percentile is shown first.
+pub(super) fn statistics() -> impl Iterator<Item = (Choice, Statistic)> {
+    let choice = |name| Choice { of: "statistic", name, first: name == "p99" };
+    STATISTICS.into_iter().map(move |(name, of)| (choice(name), of))
+}
+
+/// Returns the vertical axis of slowdowns.
+pub(super) fn slowdown_axis() -> Axis {
+    Axis::new("slowdown", Scale::Log, Quantity::Number).including(1.0)
+}
+
+/// Returns the vertical axis of latencies.
+pub(super) fn latency_axis() -> Axis {
+    Axis::new("latency", Scale::Log, Quantity::Micros)
 }
 
 /// Returns whether messages of a point differ in size: over a single size, a curve would be a dot.
@@ -566,6 +619,7 @@ pub(super) fn goodput_section(points: &[PointResult]) -> Option<Section> {
                 .take(MAX_LINES)
                 .collect(),
             size,
+            choice: None,
         }
     };
     let charts: Vec<Chart> = shown.iter().map(|point| chart(point, 0)).collect();
@@ -653,6 +707,7 @@ pub fn traffic(point: &PointResult, title: String, size: (f64, f64)) -> Chart {
         y: Axis::new("Gbit/s", Scale::Linear, Quantity::Number).including(0.0),
         series: point.traffic.iter().enumerate().map(line).collect(),
         size,
+        choice: None,
     }
 }
 

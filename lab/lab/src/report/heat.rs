@@ -5,8 +5,8 @@ use std::fmt::Write;
 
 use rackweave_sim::result::LinkStats;
 
-use super::charts;
 use super::svg::escape;
+use super::{charts, html};
 use crate::results::PointResult;
 
 /// The most points whose links are drawn, and the most links of a point: a cell is some 90 bytes of the page.
@@ -26,8 +26,10 @@ pub(super) fn links(page: &mut String, points: &[PointResult]) {
     if drawn.is_empty() {
         return;
     }
+    let is_folded = html::folds(points);
+    html::begin(page, "Links", is_folded);
     page.push_str(
-        "<section><h2>Links</h2>\n<p>Each cell is one direction of a link, in the order of the fabric; the darker it is, the larger the \
+        "<p>Each cell is one direction of a link, in the order of the fabric; the darker it is, the larger the \
          share of the measured time in which it was sending. A cell shows its name and number under the pointer; links.csv has all \
          of them.</p>\n",
     );
@@ -56,7 +58,7 @@ pub(super) fn links(page: &mut String, points: &[PointResult]) {
             drawn.len()
         );
     }
-    page.push_str("</section>\n");
+    html::end(page, is_folded);
 }
 
 /// Returns the kinds of a link's ends: "leaf to spine" of "leaf0->spine3".

@@ -1,30 +1,32 @@
-//! The comparison as one self-contained HTML page without scripts, fonts or network access.
+//! The comparison as one self-contained HTML page without fonts or network access, whose charts a script makes interactive.
 //!
-//! The page is also well-formed XML, which the tests check.
+//! The page is whole without the script, and well-formed XML, which the tests check.
 
 use std::fmt::Write;
 use std::marker::PhantomData;
 
 use rackweave_sim::result::End;
-use serde_json::Value;
 
 use super::charts::{self, Section};
-use super::compare::{self, ShownColumn, bucket, shown};
-use super::svg::{self, Look, PodChart, Theme, escape};
-use super::{Head, heat, number, pods, verdict};
+use super::compare::{self, shown};
+use super::grid::{self, Row};
+use super::strips::{self, FEW, Strip};
+use super::svg::{self, PodChart, Theme, escape};
+use super::{Head, figures, heat, number, pods, verdict};
+use crate::command_line;
 use crate::results::columns::Column;
-use crate::results::{PointResult, SizeBucket, StreamSummary, Weight, end_name, grouped};
+use crate::results::{PointResult, StreamSummary, Weight, end_name, grouped};
 use crate::study::{self, Kind};
 
 /// The style sheet of the page, without the lines' colours.
 pub const STYLE: &str = include_str!("report.css");
 
-/// The number of messages below which a 99th percentile depends on a single message.
-const FEW: u64 = 100;
-
 /// The most points whose circuits are drawn, and those of them that are not folded.
 const MAX_PODS: usize = 12;
 const MAX_OPEN_PODS: usize = 2;
+
+/// The most points whose details are not folded.
+const MAX_UNFOLDED: usize = 4;
 
 /// Returns the page of a comparison.
 #[must_use]
@@ -35,10 +37,12 @@ pub fn render(head: &Head, points: &[PointResult]) -> String {
          <meta charset=\"utf-8\"/>\
          <meta name=\"viewport\" content=\"width=device-width, initial-scale=1\"/>\
          <meta name=\"color-scheme\" content=\"light dark\"/>\
-         <title>{}</title>\n<style>{}\n{}</style></head>\n<body>\n",
+         {}<title>{}</title>\n<style>{}\n{}</style></head>\n{}",
+        figures::policy(),
         escape(title),
         colours(),
         STYLE,
+        figures::body(),
     );
     header(&mut page, head, points, title);
     page.push_str("<main>\n");
@@ -53,21 +57,22 @@ pub fn render(head: &Head, points: &[PointResult]) -> String {
         summary(&mut page, points);
         kinds(&mut page, points, false);
         circuits(&mut page, points);
+        let folded = folds(points);
         if let Some(section) = charts::traffic_section(points) {
-            figures(&mut page, &section);
+            charts_section(&mut page, &section, folded);
         }
         kinds(&mut page, points, true);
         let mut sections = charts::sections(points).into_iter().peekable();
         while let Some(section) = sections.next_if(|s| s.title != charts::LATENCY_TITLE) {
-            figures(&mut page, &section);
+            charts_section(&mut page, &section, false);
         }
         by_size(&mut page, points);
         streams(&mut page, points);
         if let Some(section) = charts::goodput_section(points) {
-            figures(&mut page, &section);
+            charts_section(&mut page, &section, folded);
         }
         for section in sections {
-            figures(&mut page, &section);
+            charts_section(&mut page, &section, folded);
         }
         heat::links(&mut page, points);
         drops(&mut page, points);
@@ -78,8 +83,9 @@ pub fn render(head: &Head, points: &[PointResult]) -> String {
     page.push_str("</main>\n");
     let _ = write!(
         page,
-        "<footer>Written by Rackweave {}.</footer>\n</body></html>\n",
-        escape(&head.version)
+        "<footer>Written by Rackweave {}.</footer>\n{}</body></html>\n",
+        escape(&head.version),
+        figures::script()
     );
     page
 }
@@ -97,7 +103,7 @@ pub fn colours() -> String {
         rules(&svg::LIGHT),
         rules(&svg::DARK),
         rules(&svg::LIGHT),
-        toggles()
+        toggles() + &choices()
     )
 }
 
@@ -107,6 +113,15 @@ fn toggles() -> String {
         let class = look.line_class();
         let _ =
             write!(rules, "section:has(input.{class}:not(:checked)) .line.{class}{{display:none}}");
+        rules
+    })
+}
+
+/// Returns rules by which readers choose among charts, without a script.
+fn choices() -> String {
+    (0..charts::STATISTICS.len()).fold(String::new(), |mut rules, nth| {
+        let _ =
+            write!(rules, ".panel:has(input.o{nth}:checked) > figure:not(.o{nth}){{display:none}}");
         rules
     })
 }
@@ -159,78 +174,18 @@ fn alert(page: &mut String, class: &str, heading: &str, lines: &[String]) {
     page.push_str("</ul></div>\n");
 }
 
-/// Replaces the "u" of micro units by "µ".
-fn units(text: &str) -> String {
-    let unit = |word| if word == "us" { "\u{b5}s" } else { word };
-    text.split(' ').map(unit).collect::<Vec<_>>().join(" ")
-}
-
-/// Writes the first cell of a point's row.
-fn row_head(page: &mut String, point: &PointResult, look: Option<Look>) {
-    let swatch = look.map_or_else(String::new, |look| svg::swatch(look, true));
-    let missing = if point.summary.is_complete() {
-        ""
-    } else {
-        " <span class=\"missing\" title=\"messages are missing\">!</span>"
-    };
-    let _ = write!(page, "<tr><th scope=\"row\">{swatch}{}{missing}</th>", escape(&point.label));
-}
-
-fn cell(page: &mut String, text: &str, best: bool, class: &str, note: &str) {
-    let title = if note.is_empty() { String::new() } else { format!(" title=\"{note}\"") };
-    let text = escape(&units(text));
-    let content = if best { format!("<b>{text}</b>") } else { text };
-    let _ = write!(page, "<td class=\"{class}\"{title}>{content}</td>");
-}
-
 fn summary(page: &mut String, points: &[PointResult]) {
     page.push_str("<section><h2>Summary</h2>\n");
     if let Some(verdict) = verdict::verdict(points) {
         let _ = writeln!(page, "<p class=\"verdict\">{}</p>", escape(&verdict));
     }
-    let columns = compare::measures(points);
-    let groups = || columns.chunk_by(|(_, a), (_, b)| a.group == b.group);
     let all_done = points.iter().all(|p| p.summary.end == end_name(End::AllDone));
-    page.push_str("<div class=\"scroll\"><table><thead><tr><th></th>");
-    for group in groups() {
-        let _ = write!(
-            page,
-            "<th colspan=\"{}\" scope=\"colgroup\" class=\"first\">{}</th>",
-            group.len(),
-            group[0].1.group
-        );
-    }
+    let mut strips = strips::of_points(points);
     if !all_done {
-        page.push_str("<th class=\"first\"></th>");
+        let ends = points.iter().map(|point| strips::plain(point.summary.end.to_owned()));
+        strips.push(Strip::new("", "end", ends.collect()).of_texts());
     }
-    page.push_str("</tr><tr><th></th>");
-    for group in groups() {
-        for (index, (_, shown)) in group.iter().enumerate() {
-            let class = if index == 0 { " class=\"first\"" } else { "" };
-            let _ = write!(page, "<th scope=\"col\"{class}>{}</th>", shown.name);
-        }
-    }
-    if !all_done {
-        page.push_str("<th scope=\"col\" class=\"first end\">end</th>");
-    }
-    page.push_str("</tr></thead><tbody>\n");
-    let best: Vec<Vec<bool>> =
-        columns.iter().map(|column| compare::best_in(points, *column)).collect();
-    for ((index, point), look) in points.iter().enumerate().zip(charts::looks(points)) {
-        row_head(page, point, look);
-        let mut group = None;
-        for ((column, shown), best) in columns.iter().zip(&best) {
-            let class = if group == Some(shown.group) { "" } else { "first" };
-            group = Some(shown.group);
-            let text = compare::measure(&point.summary, (column, *shown));
-            cell(page, &text, best[index], class, "");
-        }
-        if !all_done {
-            cell(page, point.summary.end, false, "first end", "");
-        }
-        page.push_str("</tr>\n");
-    }
-    page.push_str("</tbody></table></div>\n");
+    grid::write(page, &rows(points), &strips);
     page.push_str(
         "<p class=\"note\">Bold: the best of the points that differ in nothing but the transport.",
     );
@@ -293,9 +248,11 @@ impl<'a, K: Kind> KindSection<'a, K> {
 
     /// Writes a table with a row for each point.
     pub(crate) fn table(&mut self, columns: &'static [Column<K::Summary>]) {
-        let rows = self.points.iter().zip(charts::looks(self.points));
-        let rows = rows.filter_map(|(p, look)| Some((p, look, p.summary.of::<K>()?)));
-        plain_table(self.page, &shown(columns).collect::<Vec<_>>(), rows);
+        let rows = rows(self.points).into_iter();
+        let (heads, rows): (Vec<_>, Vec<_>) =
+            rows.filter_map(|row| Some((row, row.0.summary.of::<K>()?))).unzip();
+        let columns: Vec<_> = shown(columns).collect();
+        grid::write(self.page, &heads, &strips::of_rows(&columns, &rows));
     }
 
     /// Writes a table with any number of rows for each point, which is folded.
@@ -308,20 +265,22 @@ impl<'a, K: Kind> KindSection<'a, K> {
         let _ = write!(self.page, "<details><summary>{title}</summary>");
         let rows = self.points.iter().flat_map(|point| {
             let rows = point.summary.of::<K>().into_iter().flat_map(rows);
-            rows.map(move |row| (point, None, row))
+            rows.map(move |row| ((point, None), row))
         });
-        plain_table(self.page, &shown(columns).collect::<Vec<_>>(), rows);
+        let (heads, rows): (Vec<_>, Vec<_>) = rows.unzip();
+        let columns: Vec<_> = shown(columns).collect();
+        grid::write(self.page, &heads, &strips::of_rows(&columns, &rows));
         self.page.push_str("</details>\n");
     }
 
     /// Writes the names of the lines of charts.
     pub(crate) fn legend(&mut self, charts: &Section) {
-        legend(self.page, charts);
+        figures::legend(self.page, charts);
     }
 
     /// Writes charts.
     pub(crate) fn charts(&mut self, charts: &Section) {
-        figure_rows(self.page, charts);
+        figures::rows(self.page, charts);
     }
 }
 
@@ -365,12 +324,12 @@ fn streams(page: &mut String, points: &[PointResult]) {
     if points.iter().all(|point| point.summary.background.is_empty()) {
         return;
     }
-    page.push_str("<section><h2>Beside the measured workload</h2>\n");
-    let rows = points
-        .iter()
-        .zip(charts::looks(points))
-        .flat_map(|(point, look)| compare::streams(point).map(move |stream| (point, look, stream)));
-    plain_table(page, &compare::stream_columns(points), rows);
+    page.push_str("<section><h2>Background streams</h2>\n");
+    let heads: Vec<_> = rows(points)
+        .into_iter()
+        .flat_map(|row| compare::streams(row.0).map(move |_| row))
+        .collect();
+    grid::write(page, &heads, &strips::of_streams(points));
     let counted = |stream: &StreamSummary| stream.messages.unfinished > stream.messages.left_out;
     if points.iter().flat_map(compare::streams).any(counted) {
         page.push_str(
@@ -379,58 +338,24 @@ fn streams(page: &mut String, points: &[PointResult]) {
         );
     }
     if let Some(section) = charts::streams_section(points) {
-        legend(page, &section);
-        figure_rows(page, &section);
+        figures::legend(page, &section);
+        figures::rows(page, &section);
     }
     page.push_str("</section>\n");
-}
-
-/// Writes the names of lines with their looks.
-fn legend(page: &mut String, section: &Section) {
-    page.push_str("<ul class=\"legend\">");
-    for (label, look, marked) in &section.legend {
-        let _ = write!(
-            page,
-            "<li><label><input type=\"checkbox\" checked=\"checked\" class=\"{}\"/>{}{}</label></li>",
-            look.line_class(),
-            svg::swatch(*look, *marked),
-            escape(label)
-        );
-    }
-    page.push_str("</ul>\n");
-}
-
-/// Writes a table without column groups and without emphasis.
-fn plain_table<'a, T: 'static>(
-    page: &mut String,
-    columns: &[ShownColumn<T>],
-    rows: impl Iterator<Item = (&'a PointResult, Option<Look>, &'a T)>,
-) {
-    page.push_str("<div class=\"scroll\"><table><thead><tr><th></th>");
-    for (_, shown) in columns {
-        let _ = write!(page, "<th scope=\"col\" class=\"first\">{}</th>", shown.name);
-    }
-    page.push_str("</tr></thead><tbody>\n");
-    for (point, look, row) in rows {
-        row_head(page, point, look);
-        for (column, shown) in columns {
-            let text = compare::text(&(column.get)(row), shown.unit);
-            cell(page, &text, false, "first", "");
-        }
-        page.push_str("</tr>\n");
-    }
-    page.push_str("</tbody></table></div>\n");
 }
 
 fn by_size(page: &mut String, points: &[PointResult]) {
     if compare::bucket_edges(points).is_empty() {
         return;
     }
-    page.push_str("<section><h2>Slowdown by size, in numbers</h2>\n");
-    let looks = charts::looks(points);
+    let folded = folds(points);
+    begin(page, "Slowdown by size, in numbers", folded);
+    let rows = rows(points);
     let mut any_few = false;
     for alike in compare::with_equal_buckets(points) {
-        any_few |= by_size_table(page, &points[alike.clone()], &looks[alike]);
+        let strips = strips::of_sizes(&points[alike.clone()]);
+        any_few |= strips.iter().flat_map(|strip| &strip.cells).any(|cell| cell.few);
+        grid::write(page, &rows[alike], &strips);
     }
     if any_few {
         let _ = writeln!(
@@ -439,119 +364,59 @@ fn by_size(page: &mut String, points: &[PointResult]) {
              is the slowest message.</p>"
         );
     }
-    page.push_str("</section>\n");
+    end(page, folded);
 }
 
-/// Writes the table for points that have the same buckets. Returns whether any bucket has few messages.
-fn by_size_table(page: &mut String, points: &[PointResult], looks: &[Option<Look>]) -> bool {
-    let edges = compare::bucket_edges(points);
-    if edges.is_empty() {
-        return false;
-    }
-    page.push_str("<div class=\"scroll\"><table><thead><tr><th></th>");
-    for edge in &edges {
-        let name = number::bucket(*edge).replace("<=", "\u{2264}");
-        let _ = write!(page, "<th colspan=\"2\" scope=\"colgroup\" class=\"first\">{name}</th>");
-    }
-    page.push_str("</tr><tr><th></th>");
-    for _ in &edges {
-        page.push_str("<th scope=\"col\" class=\"first\">p50</th><th scope=\"col\">p99</th>");
-    }
-    page.push_str("</tr></thead><tbody>\n");
-
-    let p50: fn(&SizeBucket) -> f64 = |bucket| bucket.p50;
-    let p99: fn(&SizeBucket) -> f64 = |bucket| bucket.p99;
-    let best = [p50, p99].map(|value| {
-        let best = |edge: &u64| compare::best_in_bucket(points, *edge, value);
-        edges.iter().map(best).collect::<Vec<_>>()
-    });
-    let mut any_few = false;
-    for ((index, point), look) in points.iter().enumerate().zip(looks) {
-        row_head(page, point, *look);
-        for (nth, edge) in edges.iter().enumerate() {
-            let found = bucket(point, *edge);
-            let count = found.map_or(0, |bucket| bucket.count);
-            let note = format!("{} messages", number::grouped(count));
-            let few = count < FEW && count > 0;
-            any_few |= few;
-            let text = |of| number::short(found.map_or(f64::NAN, of));
-            cell(page, &text(p50), best[0][nth][index], "first", &note);
-            cell(page, &text(p99), best[1][nth][index], if few { "few" } else { "" }, &note);
-        }
-        page.push_str("</tr>\n");
-    }
-    page.push_str("</tbody></table></div>\n");
-    any_few
+/// Returns the rows of points.
+fn rows(points: &[PointResult]) -> Vec<Row<'_>> {
+    points.iter().zip(charts::looks(points)).collect()
 }
 
-fn figures(page: &mut String, section: &Section) {
-    let _ = write!(
-        page,
-        "<section><h2>{}</h2>\n<p>{}</p>\n",
-        escape(&section.title),
-        escape(&section.text)
-    );
-    legend(page, section);
-    figure_rows(page, section);
+/// Writes the heading of a section, which may be folded.
+pub(super) fn begin(page: &mut String, title: &str, folded: bool) {
+    let title = escape(title);
+    page.push_str("<section>");
+    let _ = if folded {
+        writeln!(page, "<details class=\"section\"><summary><h2>{title}</h2></summary>")
+    } else {
+        writeln!(page, "<h2>{title}</h2>")
+    };
+}
+
+/// Ends a section that [`begin`] has begun.
+pub(super) fn end(page: &mut String, folded: bool) {
+    page.push_str(if folded { "</details></section>\n" } else { "</section>\n" });
+}
+
+/// Returns whether details of points are folded, because they would make a long page.
+pub(super) fn folds(points: &[PointResult]) -> bool {
+    points.len() > MAX_UNFOLDED
+}
+
+fn charts_section(page: &mut String, section: &Section, folded: bool) {
+    if !figures::has_charts(section) {
+        return;
+    }
+    begin(page, &section.title, folded);
+    let _ = writeln!(page, "<p>{}</p>", escape(&section.text));
+    figures::legend(page, section);
+    figures::rows(page, section);
     if !section.note.is_empty() {
         let _ = writeln!(page, "<p class=\"note\">{}</p>", escape(&section.note));
     }
-    page.push_str("</section>\n");
-}
-
-fn figure_rows(page: &mut String, section: &Section) {
-    for row in &section.rows {
-        if let Some(summary) = &row.folded_as {
-            let _ = writeln!(page, "<details><summary>{}</summary>", escape(summary));
-        }
-        let _ = write!(page, "<div class=\"charts of-{}\">", row.charts.len().min(3));
-        for chart in &row.charts {
-            let _ = write!(
-                page,
-                "<figure><figcaption>{}</figcaption>{}</figure>",
-                escape(&chart.title),
-                chart.render(Theme::Page)
-            );
-        }
-        page.push_str("</div>\n");
-        if row.folded_as.is_some() {
-            page.push_str("</details>\n");
-        }
-    }
+    end(page, folded);
 }
 
 fn drops(page: &mut String, points: &[PointResult]) {
-    page.push_str("<section><h2>Dropped packets</h2>\n");
-    if points.iter().all(|p| p.summary.drops == 0) {
-        page.push_str("<p>No packet was dropped.</p></section>\n");
-        return;
+    let is_none = points.iter().all(|p| p.summary.drops == 0);
+    let folded = folds(points) && !is_none;
+    begin(page, "Dropped packets", folded);
+    if is_none {
+        page.push_str("<p>No packet was dropped.</p>");
+    } else {
+        grid::write(page, &rows(points), &strips::of_drops(points));
     }
-    let mut reasons: Vec<&str> = Vec::new();
-    for reason in points.iter().flat_map(|p| p.summary.drops_by_reason.keys()) {
-        if !reasons.contains(&reason.as_str()) {
-            reasons.push(reason);
-        }
-    }
-    page.push_str(
-        "<div class=\"scroll\"><table><thead><tr><th></th><th scope=\"col\" class=\"first\">all\
-         </th>",
-    );
-    let class = |nth: usize| if nth == 0 { "first" } else { "" };
-    for (nth, reason) in reasons.iter().enumerate() {
-        let class = if nth == 0 { " class=\"first\"" } else { "" };
-        let _ = write!(page, "<th scope=\"col\"{class}>{}</th>", escape(&reason.replace('_', " ")));
-    }
-    page.push_str("</tr></thead><tbody>\n");
-    for (point, look) in points.iter().zip(charts::looks(points)) {
-        row_head(page, point, look);
-        cell(page, &number::grouped(point.summary.drops), false, "first", "");
-        for (nth, reason) in reasons.iter().enumerate() {
-            let count = point.summary.drops_by_reason.get(*reason).and_then(Value::as_u64);
-            cell(page, &number::grouped(count.unwrap_or(0)), false, class(nth), "");
-        }
-        page.push_str("</tr>\n");
-    }
-    page.push_str("</tbody></table></div></section>\n");
+    end(page, folded);
 }
 
 /// Writes links to the files next to the page.
@@ -570,6 +435,13 @@ fn reproduce(page: &mut String, head: &Head, points: &[PointResult]) {
     page.push_str("<section><h2>Reproduce this run</h2>\n");
     if !head.command.is_empty() {
         let _ = writeln!(page, "<pre><code>{}</code></pre>", escape(&head.command));
+    }
+    if let Some(explore) = command_line::explore(&head.command) {
+        let _ = writeln!(
+            page,
+            "<p>Watch it, step by step and packet by packet, on a local page:</p><pre><code>{}</code></pre>",
+            escape(&explore)
+        );
     }
     let _ = writeln!(
         page,
@@ -644,10 +516,13 @@ const LEFT_OUT: (&str, &str) = (
 );
 
 fn terms(page: &mut String, points: &[PointResult]) {
-    page.push_str("<section><h2>Terms</h2>\n<dl class=\"terms\">");
+    let folded = folds(points);
+    begin(page, "Terms", folded);
+    page.push_str("<dl class=\"terms\">");
     let left_out = points.iter().any(|point| point.summary.messages.left_out > 0);
     for (term, meaning) in TERMS.into_iter().chain(left_out.then_some(LEFT_OUT)) {
         let _ = write!(page, "<dt>{}</dt><dd>{}</dd>", escape(term), escape(meaning));
     }
-    page.push_str("</dl></section>\n");
+    page.push_str("</dl>");
+    end(page, folded);
 }

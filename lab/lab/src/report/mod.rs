@@ -7,17 +7,21 @@
 //! - [`svg`]: charts as text;
 //! - [`charts`]: the selection of charts, and what is left out when there are many points;
 //! - `pods`: the circuits of a run over time;
-//! - [`html`]: the page;
-//! - [`table`]: the terminal's table.
+//! - `strips`: tables as columns of formatted cells;
+//! - [`html`]: the page, with `grid` for its tables and [`figures`] for its charts;
+//! - [`table`]: the terminal's tables.
 //!
 //! The modules do no I/O and read neither terminal nor clock, so that equal input gives equal bytes.
 
 pub mod charts;
 pub(crate) mod compare;
+pub mod figures;
+mod grid;
 mod heat;
 pub mod html;
 pub mod number;
 pub mod pods;
+mod strips;
 pub mod svg;
 mod sweeps;
 pub mod table;

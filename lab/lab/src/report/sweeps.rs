@@ -4,10 +4,13 @@ use std::collections::BTreeMap;
 
 use rackweave_core::{Bytes, Rate, Span};
 
-use super::charts::{MAX_LINES, Row, SMALL, Section, note_on};
-use super::svg::{Axis, Chart, Look, Series};
+use super::charts::{
+    MAX_LINES, Row, SMALL, Section, Statistic, capital, latency_axis, note_on, slowdown_axis,
+    statistics,
+};
+use super::svg::{Axis, Chart, Choice, Look, Series};
 use super::ticks::{Quantity, Scale};
-use crate::results::{PointResult, short_key};
+use crate::results::{PointResult, PointSummary, Stats, short_key};
 
 /// Returns a section for each swept key with at least three values, with results over the value.
 pub(super) fn sweeps(points: &[PointResult]) -> Vec<Section> {
@@ -58,27 +61,39 @@ fn sweep(points: &[PointResult], key: &str, values: &[&str]) -> Section {
     for (_, line) in &mut lines {
         line.sort_by(|a, b| a.0.total_cmp(&b.0));
     }
-    let chart = |title: &str, y: Axis, of: &dyn Fn(&PointResult) -> f64| Chart {
-        title: format!("{title} by {}", short_key(key)),
-        x: x.clone(),
-        y,
-        series: lines
-            .iter()
-            .enumerate()
-            .map(|(nth, (name, line))| Series {
-                label: name.clone(),
-                look: Look::nth(nth),
-                points: line.iter().map(|(x, point)| (*x, of(point))).collect(),
-                stroke: 2.0,
-                step: false,
-                marked: true,
-                notes: line.iter().map(|(_, p)| note_on(p, of(p))).collect(),
-            })
-            .collect(),
-        size: SMALL,
+    let chart =
+        |what: String, y: Axis, choice: Option<Choice>, of: &dyn Fn(&PointResult) -> f64| Chart {
+            title: what,
+            x: x.clone(),
+            y,
+            series: lines
+                .iter()
+                .enumerate()
+                .map(|(nth, (name, line))| Series {
+                    label: name.clone(),
+                    look: Look::nth(nth),
+                    points: line.iter().map(|(x, point)| (*x, of(point))).collect(),
+                    stroke: 2.0,
+                    step: false,
+                    marked: true,
+                    notes: line.iter().map(|(_, p)| note_on(p, of(p))).collect(),
+                })
+                .collect(),
+            size: SMALL,
+            choice,
+        };
+    let by = |what: &str| format!("{what} by {}", short_key(key));
+    let chosen = |(of, y): (fn(&PointSummary) -> &Stats, Axis)| -> Vec<Chart> {
+        let draw = |(choice, value): (Choice, Statistic)| {
+            let title = format!("{}, {}", by(&capital(&y.title)), choice.name);
+            chart(title, y.clone(), Some(choice), &|point| value(of(&point.summary)))
+        };
+        statistics().map(draw).collect()
     };
-    let slowdown = || Axis::new("slowdown", Scale::Log, Quantity::Number).including(1.0);
+    let mut charts = chosen((|it| &it.slowdown, slowdown_axis()));
+    charts.extend(chosen((|it| &it.latency_us, latency_axis())));
     let goodput = Axis::new("Gbit/s", Scale::Linear, Quantity::Number).including(0.0);
+    charts.push(chart(by("Goodput"), goodput, None, &|p| p.summary.goodput_gbps));
     Section {
         title: format!("The sweep over {}", short_key(key)),
         text: format!("All messages of a run together, against {key}."),
@@ -87,14 +102,7 @@ fn sweep(points: &[PointResult], key: &str, values: &[&str]) -> Section {
             .enumerate()
             .map(|(nth, (name, _))| (name.clone(), Look::nth(nth), true))
             .collect(),
-        rows: vec![Row {
-            folded_as: None,
-            charts: vec![
-                chart("Median slowdown", slowdown(), &|p| p.summary.slowdown.p50),
-                chart("99th-percentile slowdown", slowdown(), &|p| p.summary.slowdown.p99),
-                chart("Goodput", goodput, &|p| p.summary.goodput_gbps),
-            ],
-        }],
+        rows: vec![Row { folded_as: None, charts }],
         note,
     }
 }

@@ -1,51 +1,37 @@
 //! The comparison as text for the terminal.
 //!
 //! It does not use a table crate, because those wrap the text of cells where space is scarce, and numbers must not be
-//! wrapped. Here columns of low rank are left out instead, and size buckets continue in a further table.
+//! wrapped. Here only texts are wrapped. Columns of low rank are left out and named, and what is still too wide continues
+//! in a further table.
 
 use unicode_width::{UnicodeWidthChar, UnicodeWidthStr};
 
-use super::compare::{
-    self, best_in, best_in_bucket, bucket, bucket_edges, measures, with_equal_buckets,
-};
-use super::{number, verdict};
-use crate::results::columns;
-use crate::results::{PointResult, SizeBucket, StreamSummary, Weight, grouped};
+use super::compare::{self, with_equal_buckets};
+use super::strips::{self, Strip, divide, plain};
+use super::verdict;
+use crate::results::{PointResult, Weight, grouped};
 use crate::study::{self, Kind, TerminalTable};
 
-/// The capabilities of the terminal.
+/// How tables are printed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Style {
     /// Whether the best values are bold, by ANSI escapes.
     pub color: bool,
     /// Whether lines are box-drawing characters instead of ASCII.
     pub unicode: bool,
+    /// Whether tables have all columns, in lines as long as it takes.
+    pub wide: bool,
 }
 
 /// The smallest width in columns for which tables are laid out.
 const MIN_WIDTH: usize = 64;
-/// The length beyond which the label of a point is shortened.
-const MAX_LABEL: usize = 32;
+/// The width beyond which texts in a table are wrapped.
+const MAX_TEXT: usize = 32;
 /// The width of the columns that are always shown, including their lines.
 const CORE_WIDTH: usize = 52;
 
-/// The text of a cell, and whether it is the best value.
-#[derive(Clone)]
-struct Cell {
-    text: String,
-    best: bool,
-}
-
-/// A column with its cells. Adjacent strips with the same heading share it.
-struct Strip {
-    heading: String,
-    name: String,
-    cells: Vec<Cell>,
-    left: bool,
-}
-
-/// Returns the tables of a comparison: overall, then by message size, then warnings about points. No line is wider than
-/// `width`, or 64 if that is larger.
+/// Returns the tables of a comparison: overall, then by message size, then warnings about points. Unless the tables are
+/// wide, no line is wider than `width`, or 64 if that is larger.
 #[must_use]
 pub fn render(
     points: &[PointResult],
@@ -57,13 +43,19 @@ pub fn render(
         return "no points\n".to_owned();
     }
     let width = width.max(MIN_WIDTH);
-    let labels = labels(points, width);
-    let mut text = summary(points, &labels, width, style);
-    text.push_str(&by_size(points, &labels, width, style));
+    let mut text = table(points.iter(), strips::of_points(points), width, style);
+    let by_size = with_equal_buckets(points).into_iter().map(|alike| {
+        let points = &points[alike];
+        table(points.iter(), strips::of_sizes(points), width, style)
+    });
+    let by_size: Vec<String> = by_size.filter(|table| !table.is_empty()).collect();
+    text.push_str(&titled("Slowdown by message size", by_size.join("\n")));
     for kind in study::KINDS {
         text.push_str(&(kind.terminal)(points, width, style));
     }
-    text.push_str(&streams(points, width, style));
+    let rows = points.iter().flat_map(|point| compare::streams(point).map(move |_| point));
+    let streams = table(rows, strips::of_streams(points), width, style);
+    text.push_str(&titled("Background streams", streams));
     let weights = [(Weight::Warning, "! "), (Weight::Note, "* "), (Weight::Window, "* ")];
     let remarks = weights.map(|(weight, mark)| (grouped(points, weight), mark));
     let incomplete = incomplete.map(|text| (vec![text.to_owned()], "! "));
@@ -90,175 +82,111 @@ pub fn render(
     text
 }
 
-/// Returns the first column, with the names of the points.
-fn labels(points: &[PointResult], width: usize) -> Strip {
-    let most = MAX_LABEL.min(width - CORE_WIDTH);
-    let cells = points
-        .iter()
-        .map(|point| Cell { text: shorten(&printable(&point.label), most), best: false })
-        .collect();
-    Strip { heading: String::new(), name: String::new(), cells, left: true }
-}
-
-fn summary(points: &[PointResult], labels: &Strip, width: usize, style: Style) -> String {
-    let mut columns = measures(points);
-    loop {
-        let strips: Vec<Strip> = columns
-            .iter()
-            .map(|(column, shown)| {
-                let text = |p: &PointResult| {
-                    let text = compare::measure(&p.summary, (column, *shown));
-                    if style.unicode { text } else { text.replace('\u{b1}', "+-") }
-                };
-                let best = best_in(points, (column, *shown));
-                let cells = points.iter().zip(best).map(|(p, best)| Cell { text: text(p), best });
-                let (heading, name) = (shown.group.to_owned(), shown.name.to_owned());
-                Strip { heading, name, cells: cells.collect(), left: false }
-            })
-            .collect();
-        let all: Vec<&Strip> = std::iter::once(labels).chain(&strips).collect();
-        let rank = columns.iter().map(|(_, shown)| shown.rank).max().unwrap_or(0);
-        if total_width(&all) <= width || rank == 0 {
-            return draw(&all, style);
-        }
-        columns.retain(|(_, shown)| shown.rank < rank);
-    }
-}
-
 /// Returns the table of a kind of workload; empty if it has none, or no point is of the kind.
 pub(crate) fn kind_table<K: Kind>(points: &[PointResult], width: usize, style: Style) -> String {
     let Some(TerminalTable(title, columns)) = K::TERMINAL else { return String::new() };
-    let rows = || points.iter().filter_map(|p| p.summary.of::<K>().map(|of| (p, of)));
-    if rows().next().is_none() {
+    let (points, rows): (Vec<_>, Vec<_>) =
+        points.iter().filter_map(|p| p.summary.of::<K>().map(|of| (p, of))).unzip();
+    let columns: Vec<_> = compare::shown(columns).collect();
+    titled(title, table(points.into_iter(), strips::of_rows(&columns, &rows), width, style))
+}
+
+/// Puts a title above tables, if there are any.
+fn titled(title: &str, tables: String) -> String {
+    if tables.is_empty() { tables } else { format!("\n{title}\n{tables}") }
+}
+
+/// Returns a table whose rows are named by their points, and the tables in which it goes on; empty without rows or columns.
+fn table<'a>(
+    rows: impl Iterator<Item = &'a PointResult>,
+    mut strips: Vec<Strip>,
+    width: usize,
+    style: Style,
+) -> String {
+    let labels = rows.map(|point| plain(point.label.clone())).collect::<Vec<_>>();
+    if labels.is_empty() || strips.is_empty() {
         return String::new();
     }
-    let most = MAX_LABEL.min(width - CORE_WIDTH);
-    let label = |p: &PointResult| Cell { text: shorten(&printable(&p.label), most), best: false };
-    let points = Strip {
-        heading: String::new(),
-        name: String::new(),
-        cells: rows().map(|(p, _)| label(p)).collect(),
-        left: true,
+    let mut labels = Strip::new("", "", labels).of_texts();
+    for cell in strips.iter_mut().chain([&mut labels]).flat_map(|strip| &mut strip.cells) {
+        cell.text = printable(&cell.text);
+        if !style.unicode {
+            cell.text = cell.text.replace('\u{b1}', "+-");
+        }
+    }
+    let labels = Laid::of(&labels, width, style);
+    if style.wide {
+        return draw(&labels, &strips, width, style);
+    }
+    let fits = |strips: &[Strip]| {
+        let laid = strips.iter().map(|strip| Laid::of(strip, width, style));
+        let all: Vec<Laid> = std::iter::once(labels.clone()).chain(laid).collect();
+        total_width(&all) <= width
     };
-    let mut columns: Vec<_> = compare::shown(columns).collect();
+    let mut left_out: Vec<Strip> = Vec::new();
     loop {
-        let strips = columns.iter().map(|(column, shown)| {
-            let text = |of| compare::text(&(column.get)(of), shown.unit);
-            let cells = rows().map(|(_, of)| Cell { text: text(of), best: false });
-            let (heading, name) = (shown.group.to_owned(), shown.name.to_owned());
-            Strip { heading, name, cells: cells.collect(), left: false }
-        });
-        let strips: Vec<Strip> = strips.collect();
-        let all: Vec<&Strip> = std::iter::once(&points).chain(&strips).collect();
-        let rank = columns.iter().map(|(_, shown)| shown.rank).max().unwrap_or(0);
-        if total_width(&all) <= width || rank == 0 {
-            return format!("\n{title}\n{}", draw(&all, style));
+        let rank = strips.iter().map(|strip| strip.rank).max().unwrap_or(0);
+        if rank == 0 || fits(&strips) {
+            break;
         }
-        columns.retain(|(_, shown)| shown.rank < rank);
+        left_out.extend(strips.extract_if(.., |strip| strip.rank == rank));
     }
+    let tables = divide(&strips, fits).into_iter();
+    let tables: Vec<String> = tables.map(|strips| draw(&labels, strips, width, style)).collect();
+    tables.join("\n") + &note(&left_out, width)
 }
 
-/// Returns the table of the background streams, by point.
-fn streams(points: &[PointResult], width: usize, style: Style) -> String {
-    let columns_of = points;
-    let rows = || points.iter().flat_map(|p| compare::streams(p).map(move |stream| (p, stream)));
-    if rows().next().is_none() {
+/// Names the columns that are left out; empty if there are none.
+fn note(left_out: &[Strip], width: usize) -> String {
+    if left_out.is_empty() {
         return String::new();
     }
-    let most = MAX_LABEL.min(width - CORE_WIDTH);
-    let label = |(point, _): (&PointResult, &StreamSummary)| Cell {
-        text: shorten(&printable(&point.label), most),
-        best: false,
-    };
-    let points = Strip {
-        heading: String::new(),
-        name: String::new(),
-        cells: rows().map(label).collect(),
-        left: true,
-    };
-    let strips = compare::stream_columns(columns_of).into_iter().map(|(column, shown)| {
-        let cell = |(_, stream): (&PointResult, &StreamSummary)| {
-            let text = compare::text(&(column.get)(stream), shown.unit);
-            Cell { text: printable(&text), best: false }
+    let names: Vec<String> = left_out.iter().rev().map(Strip::full_name).collect();
+    let columns = if names.len() == 1 { "column" } else { "columns" };
+    let text = format!("{} {columns} left out ({}): --wide", names.len(), names.join(", "));
+    wrap(&text, width).iter().fold(String::new(), |text, line| text + line + "\n")
+}
+
+/// A column whose cells are wrapped into lines.
+#[derive(Clone)]
+struct Laid {
+    heading: String,
+    name: String,
+    left: bool,
+    cells: Vec<Vec<String>>,
+    best: Vec<bool>,
+}
+
+impl Laid {
+    fn of(strip: &Strip, width: usize, style: Style) -> Self {
+        let lines = |text: &String| {
+            if strip.left && !style.wide {
+                wrap_parts(text, MAX_TEXT.min(width - CORE_WIDTH))
+            } else {
+                vec![text.clone()]
+            }
         };
-        let (heading, name) = (String::new(), shown.name.to_owned());
-        let left = column.kind == columns::Kind::Text;
-        Strip { heading, name, cells: rows().map(cell).collect(), left }
-    });
-    let strips: Vec<Strip> = strips.collect();
-    let mut all: Vec<&Strip> = std::iter::once(&points).chain(&strips).collect();
-    while all.len() > 2 && total_width(&all) > width {
-        all.pop();
-    }
-    format!("\nBeside the measured workload\n{}", draw(&all, style))
-}
-
-/// A function that returns a number of a bucket.
-type Measure = fn(&SizeBucket) -> f64;
-
-fn by_size(points: &[PointResult], labels: &Strip, width: usize, style: Style) -> String {
-    let mut text = String::new();
-    for alike in with_equal_buckets(points) {
-        let cells = alike.clone().map(|index| labels.cells[index].clone()).collect();
-        let labels = Strip { heading: String::new(), name: String::new(), cells, left: true };
-        text.push_str(&by_size_of(&points[alike], &labels, width, style));
-    }
-    if !text.is_empty() {
-        text.insert_str(0, "\nSlowdown by message size");
-    }
-    text
-}
-
-/// Returns the tables of points that have the same buckets.
-fn by_size_of(points: &[PointResult], labels: &Strip, width: usize, style: Style) -> String {
-    let mut strips: Vec<Strip> = Vec::new();
-    for edge in bucket_edges(points) {
-        let measures: [(&str, Measure); 2] = [("p50", |b| b.p50), ("p99", |b| b.p99)];
-        for (name, of) in measures {
-            let value = |p: &PointResult| bucket(p, edge).map_or(f64::NAN, of);
-            let best = best_in_bucket(points, edge, of);
-            let cells = points
-                .iter()
-                .zip(best)
-                .map(|(p, best)| Cell { text: number::short(value(p)), best })
-                .collect();
-            let (heading, name) = (number::bucket(edge), name.to_owned());
-            strips.push(Strip { heading, name, cells, left: false });
+        Self {
+            heading: strip.heading.clone(),
+            name: strip.name.clone(),
+            left: strip.left,
+            cells: strip.cells.iter().map(|cell| lines(&cell.text)).collect(),
+            best: strip.cells.iter().map(|cell| cell.best).collect(),
         }
     }
-    let mut text = String::new();
-    let mut rest: &[Strip] = &strips;
-    while !rest.is_empty() {
-        // The two columns of a bucket stay together.
-        let mut take = 2;
-        let fits = |n: usize| {
-            let all: Vec<&Strip> = std::iter::once(labels).chain(&rest[..n]).collect();
-            total_width(&all) <= width
-        };
-        while take + 2 <= rest.len() && fits(take + 2) {
-            take += 2;
-        }
-        let (now, later) = rest.split_at(take);
-        text.push('\n');
-        let all: Vec<&Strip> = std::iter::once(labels).chain(now).collect();
-        text.push_str(&draw(&all, style));
-        rest = later;
+
+    fn width(&self) -> usize {
+        let lines = self.cells.iter().flatten().map(|line| line.width());
+        lines.chain([self.name.width()]).max().unwrap_or(0)
     }
-    text
 }
 
-/// Groups adjacent strips with the same heading, with the width of each.
-fn groups<'a>(strips: &'a [&'a Strip]) -> Vec<(&'a [&'a Strip], Vec<usize>)> {
-    strips
+/// Groups adjacent columns with the same heading, with the width of each.
+fn groups(columns: &[Laid]) -> Vec<(&[Laid], Vec<usize>)> {
+    columns
         .chunk_by(|a, b| a.heading == b.heading && !a.heading.is_empty())
         .map(|group| {
-            let mut widths: Vec<usize> = group
-                .iter()
-                .map(|strip| {
-                    let cells = strip.cells.iter().map(|cell| cell.text.width());
-                    cells.chain([strip.name.width()]).max().unwrap_or(0)
-                })
-                .collect();
+            let mut widths: Vec<usize> = group.iter().map(Laid::width).collect();
             // A heading wider than its columns widens the last one.
             let inner = inner_width(&widths);
             if let Some(last) = widths.last_mut() {
@@ -275,13 +203,15 @@ fn inner_width(widths: &[usize]) -> usize {
 }
 
 /// Returns the width of all groups, which are separated by a line with a space on each side.
-fn total_width(strips: &[&Strip]) -> usize {
-    let groups = groups(strips);
+fn total_width(columns: &[Laid]) -> usize {
+    let groups = groups(columns);
     groups.iter().map(|(_, widths)| inner_width(widths)).sum::<usize>() + 3 * (groups.len() - 1)
 }
 
-fn draw(strips: &[&Strip], style: Style) -> String {
-    let groups = groups(strips);
+fn draw(labels: &Laid, strips: &[Strip], width: usize, style: Style) -> String {
+    let laid = strips.iter().map(|strip| Laid::of(strip, width, style));
+    let columns: Vec<Laid> = std::iter::once(labels.clone()).chain(laid).collect();
+    let groups = groups(&columns);
     let (bar, rule, cross) =
         if style.unicode { (" │ ", "─", "─┼─") } else { (" | ", "-", "-+-") };
     let bold = |text: String, on: bool| {
@@ -290,31 +220,37 @@ fn draw(strips: &[&Strip], style: Style) -> String {
     let line = |cells: Vec<String>, between: &str| cells.join(between).trim_end().to_owned() + "\n";
 
     let mut text = String::new();
-    if strips.iter().any(|s| !s.heading.is_empty()) {
+    if columns.iter().any(|column| !column.heading.is_empty()) {
         let headings = groups
             .iter()
             .map(|(group, widths)| pad(&group[0].heading, inner_width(widths), true))
             .collect();
         text.push_str(&line(headings, bar));
     }
-    let row = |cell: &dyn Fn(&Strip) -> Cell| -> String {
+    let row = |cell: &dyn Fn(&Laid) -> (String, bool)| -> String {
         let parts = groups
             .iter()
             .map(|(group, widths)| {
-                let cells = group.iter().zip(widths).map(|(strip, width)| {
-                    let cell = cell(strip);
-                    bold(pad(&cell.text, *width, strip.left), cell.best)
+                let cells = group.iter().zip(widths).map(|(column, width)| {
+                    let (text, best) = cell(column);
+                    bold(pad(&text, *width, column.left), best)
                 });
                 cells.collect::<Vec<_>>().join("  ")
             })
             .collect();
         line(parts, bar)
     };
-    text.push_str(&row(&|strip| Cell { text: strip.name.clone(), best: false }));
+    text.push_str(&row(&|column| (column.name.clone(), false)));
     let rules = groups.iter().map(|(_, widths)| rule.repeat(inner_width(widths))).collect();
     text.push_str(&line(rules, cross));
-    for index in 0..strips[0].cells.len() {
-        text.push_str(&row(&|strip| strip.cells[index].clone()));
+    for index in 0..labels.cells.len() {
+        let height = columns.iter().map(|column| column.cells[index].len()).max().unwrap_or(0);
+        for nth in 0..height {
+            text.push_str(&row(&|column| {
+                let line = column.cells[index].get(nth);
+                (line.cloned().unwrap_or_default(), line.is_some() && column.best[index])
+            }));
+        }
     }
     text
 }
@@ -329,19 +265,20 @@ fn printable(text: &str) -> String {
     text.chars().map(|c| if c.is_control() { '?' } else { c }).collect()
 }
 
-/// Shortens `text` to at most `width` columns. Two dots mark the cut.
-fn shorten(text: &str, width: usize) -> String {
-    if text.width() <= width {
-        return text.to_owned();
-    }
-    let mut short = String::new();
-    for c in text.chars() {
-        if short.width() + c.width().unwrap_or(0) + 2 > width {
-            break;
+/// Wraps the parts of a name, which commas separate, to lines of at most `width` columns.
+fn wrap_parts(name: &str, width: usize) -> Vec<String> {
+    let mut lines: Vec<String> = Vec::new();
+    for part in name.split_inclusive(", ") {
+        match lines.last_mut() {
+            Some(line) if line.width() + part.trim_end().width() <= width => line.push_str(part),
+            _ => lines.extend(
+                wrap(part.trim_end(), width)
+                    .into_iter()
+                    .map(|line| if part.ends_with(' ') { line + " " } else { line }),
+            ),
         }
-        short.push(c);
     }
-    short + ".."
+    lines.iter().map(|line| line.trim_end().to_owned()).collect()
 }
 
 /// Wraps `text` to lines of at most `width` columns, at spaces where possible.
@@ -386,11 +323,11 @@ mod tests {
 
     use super::{super::demo, *};
 
-    const ASCII: Style = Style { color: false, unicode: false };
+    const ASCII: Style = Style { color: false, unicode: false, wide: false };
 
     #[test]
     fn three_transports() {
-        let style = Style { color: false, unicode: true };
+        let style = Style { color: false, unicode: true, wide: false };
         insta::assert_snapshot!(render(&demo::transports().points, None, 100, style));
     }
 
@@ -400,13 +337,13 @@ mod tests {
     }
 
     #[test]
-    fn streams_beside_the_measured_ones() {
+    fn background_streams() {
         insta::assert_snapshot!(render(&demo::incast().points, None, 100, ASCII));
     }
 
     #[test]
     fn bold_where_best() {
-        let style = Style { color: true, unicode: false };
+        let style = Style { color: true, unicode: false, wide: false };
         let text = render(&demo::transports().points, None, 100, style);
         let plain = render(&demo::transports().points, None, 100, ASCII);
         assert!(text.contains("\u{1b}[1m"));
@@ -429,6 +366,26 @@ mod tests {
         assert!(text.contains('-'), "{text}");
     }
 
+    /// The first table, and the line that names what it leaves out.
+    fn first(points: &[PointResult], width: usize, style: Style) -> String {
+        let text = render(points, None, width, style);
+        text.split("\nSlowdown by").next().unwrap().to_owned()
+    }
+
+    #[test]
+    fn wide_tables_have_every_column() {
+        let points = demo::transports().points;
+        let wide = first(&points, 64, Style { wide: true, ..ASCII });
+        for strip in strips::of_points(&points) {
+            assert!(wide.contains(&strip.heading) && wide.contains(&strip.name), "{wide}");
+        }
+        assert!(!wide.contains("left out"), "{wide}");
+        let name = "a name that is too long for a column of a terminal".to_owned();
+        let points = [PointResult { label: name.clone(), ..points[0].clone() }];
+        assert!(first(&points, 64, Style { wide: true, ..ASCII }).contains(&name));
+        assert!(!first(&points, 64, ASCII).contains(&name));
+    }
+
     proptest! {
         #[test]
         fn fits(width in 0..160_usize, labels in proptest::collection::vec(".{0,60}", 1..6)) {
@@ -441,6 +398,39 @@ mod tests {
             for line in text.lines() {
                 prop_assert!(line.width() <= width.max(64), "{width}: {line}");
             }
+        }
+
+        /// Names of points are wrapped and never cut, so that what distinguishes them is there.
+        #[test]
+        fn names_are_whole(
+            width in 0..160_usize,
+            names in proptest::collection::vec("[a-z' %]{1,40}(, [a-z]{1,40} [0-9]{1,6}){0,3}", 3),
+        ) {
+            let mut points = demo::transports().points;
+            for (point, name) in points.iter_mut().zip(&names) {
+                point.label.clone_from(name);
+            }
+            let table = first(&points, width, ASCII);
+            let rows = table.lines().skip_while(|line| !line.contains("-+-")).skip(1);
+            let shown: String = rows.filter_map(|line| Some(line.split_once(" |")?.0)).collect();
+            let words = |text: &str| text.replace(' ', "");
+            prop_assert_eq!(words(&shown), words(&names.concat()), "{}", table);
+        }
+
+        /// A column is there, or it is named as left out.
+        #[test]
+        fn no_column_vanishes(width in 0..260_usize) {
+            let points = demo::transports().points;
+            let table = first(&points, width, ASCII);
+            let headings = table.lines().nth(1).unwrap_or_default();
+            let shown = headings.split_whitespace().filter(|word| *word != "|").count();
+            let note = table.split_once("left out (").map_or("", |(_, note)| note).replace('\n', " ");
+            let (note, _) = note.split_once(')').unwrap_or_default();
+            let left_out: Vec<&str> = note.split(", ").filter(|name| !name.is_empty()).collect();
+            let all = strips::of_points(&points);
+            prop_assert_eq!(shown + left_out.len(), all.len(), "{}", table);
+            let names: Vec<String> = all.iter().map(Strip::full_name).collect();
+            prop_assert!(left_out.iter().all(|name| names.iter().any(|it| it == name)), "{table}");
         }
     }
 }

@@ -8,7 +8,7 @@ use rackweave_sim::result::QueueSample;
 use super::charts::{self, Percentile};
 use super::svg::{Axis, Chart, Look, Series, Theme, escape};
 use super::ticks::{Quantity, Scale};
-use super::{Head, demo, html, table};
+use super::{Head, demo, figures, html, table};
 use crate::results::{CurvePoint, PointResult, SizeBucket};
 
 /// Parses the page as XML and returns the number of its charts.
@@ -24,23 +24,34 @@ fn pages_are_whole() {
     // Two percentiles, two charts of latency, two of the queues.
     let page = demo::transports().page();
     assert_eq!(parse(&page), Ok(6));
-    // The same charts for each of ten loads, and three charts over the load.
-    assert_eq!(parse(&demo::sweep().page()), Ok(63));
+    // The same charts for each of ten loads, and over the load the statistics of slowdown and latency that are known, and goodput.
+    assert_eq!(parse(&demo::sweep().page()), Ok(60 + 7));
     // Thirty values of one key share the charts.
-    assert_eq!(parse(&demo::tuning().page()), Ok(9));
+    assert_eq!(parse(&demo::tuning().page()), Ok(6 + 7));
+}
+
+/// The page without its script.
+fn without_script(page: &str) -> String {
+    assert_eq!(page.matches(&figures::script()).count(), 1);
+    page.replace(&figures::script(), "")
 }
 
 #[test]
 fn pages_are_self_contained() {
-    let page = demo::sweep().page();
+    let page = without_script(&demo::sweep().page());
     let page =
         page.replace("http://www.w3.org/2000/svg", "").replace("http://www.w3.org/1999/xhtml", "");
     // Links lead to files next to the page only.
     let page = page.replace("href=\"points.csv\"", "");
-    for outside in ["http:", "https:", "src=", "href=", "url(", "@import", "<script"] {
+    for outside in ["http:", "https:", "src=", "href=", "url(", "@import", "<script>"] {
         assert!(!page.contains(outside), "{outside}");
     }
-    assert!(page.len() < 1_000_000, "{} bytes", page.len());
+    assert!(page.len() < 1_500_000, "{} bytes", page.len());
+    // It writes the name of a namespace, and the name of a clip path of the same page.
+    let script = figures::script().replace("http://www.w3.org/2000/svg", "").replace("url(#", "");
+    for outside in ["http", "url(", "import", "fetch", "XMLHttp", "eval(", "innerHTML", "src"] {
+        assert!(!script.contains(outside), "{outside}");
+    }
 }
 
 #[test]
@@ -51,8 +62,12 @@ fn points_with_other_buckets_have_tables_of_their_own() {
         .by_size
         .iter_mut()
         .for_each(|bucket| bucket.up_to_bytes = bucket.up_to_bytes.map(|edge| edge / 3));
-    let text =
-        table::render(&report.points, None, 120, table::Style { color: false, unicode: false });
+    let text = table::render(
+        &report.points,
+        None,
+        120,
+        table::Style { color: false, unicode: false, wide: false },
+    );
     let (_, by_size) = text.split_once("\nSlowdown by message size\n").expect("a heading");
     let line = |name: &str| by_size.lines().filter(|line| line.starts_with(name)).count();
     assert_eq!((line("homa"), line("dctcp"), line("tcp")), (1, 1, 1), "{by_size}");
@@ -112,8 +127,9 @@ fn text_from_outside_stays_text() {
         point.summary.drops_by_reason = [(evil.to_owned(), 1.into())].into_iter().collect();
     }
     let page = report.page();
-    assert!(!page.contains("<script"));
-    assert_eq!(parse(&page), Ok(6));
+    assert!(!page.contains("<script>alert"));
+    // One with the data of each of six charts, and the page's own.
+    assert_eq!((parse(&page), page.matches("<script").count()), (Ok(6), 7));
     assert_eq!(escape("a<b>&\"'\u{1}"), "a&lt;b&gt;&amp;&quot;&#39;\u{fffd}");
 }
 
@@ -125,8 +141,9 @@ fn nothing_to_show() {
 
     // Without sizes there is nothing to show by size.
     let page = html::render(&Head::default(), &[demo::unknown()]);
-    assert_eq!(parse(&page), Ok(4));
-    assert_eq!(page.matches(">no data<").count(), 4);
+    assert_eq!(parse(&page), Ok(0));
+    assert!(!page.contains("Queues in the switches"), "a section without a chart");
+    let page = without_script(&page);
     assert!(!page.contains("NaN") && !page.contains("inf"));
 }
 
@@ -137,11 +154,10 @@ fn one_point_is_drawn() {
     point.latency_cdf = vec![(5.0, 1.0)];
     point.queue_series.truncate(1);
     let page = html::render(&Head::default(), &[point]);
-    // A curve over a single size would be a dot.
-    assert_eq!(parse(&page), Ok(4));
-    // Every chart has data except the tail of the distribution: one message has no tail.
-    assert_eq!(page.matches(">no data<").count(), 1);
-    assert!(!page.contains("NaN"));
+    // A curve over a single size would be a dot, and one message has no tail of a distribution.
+    assert_eq!(parse(&page), Ok(3));
+    assert!(!page.contains(">no data<"));
+    assert!(!without_script(&page).contains("NaN"));
 }
 
 /// Every line of the page has a box in a legend of its section, and a rule by which the box hides it.
@@ -168,7 +184,7 @@ fn legends_hide_their_lines() {
 fn lines_without_marks_show_their_values() {
     let page = demo::transports().page();
     assert!(page.matches("class=\"value\"").count() > 3 * 16);
-    assert!(!demo::transports().page().contains("NaN"));
+    assert!(!without_script(&page).contains("NaN"));
 }
 
 #[test]
@@ -212,6 +228,57 @@ fn workloads_that_differ_are_drawn_by_size() {
     assert_eq!(by_size, Scale::Log);
 }
 
+/// A third of the messages have the smallest size, as with W5: the axis begins there and has its name once.
+#[test]
+fn sizes_are_named_once_where_the_curves_begin() {
+    let mut report = demo::transports();
+    for point in &mut report.points {
+        point.slowdown_curve.retain(|step| step.count_fraction > 0.33);
+        for step in point.slowdown_curve.iter_mut().take(5) {
+            step.size_bytes = 64;
+        }
+    }
+    let x = charts::sections(&report.points).remove(0).rows.remove(0).charts.remove(0).x;
+    let names: Vec<&str> = x.names.iter().map(|(_, name)| name.as_str()).collect();
+    assert_eq!(names[0], "64");
+    assert_eq!(names.iter().filter(|name| **name == "64").count(), 1, "{names:?}");
+    assert_eq!(x.ends, Some((0.35, 1.0)));
+    assert_eq!(x.names[0].0, 0.35);
+}
+
+#[test]
+fn equal_results_have_equal_pages() {
+    assert_eq!(demo::sweep().page(), demo::sweep().page());
+    assert_eq!(demo::incast().page(), demo::incast().page());
+}
+
+/// A page shows one statistic of slowdown and one of latency at a time, the 99th percentile first, and each choice is its own.
+#[test]
+fn statistics_are_chosen_without_a_script() {
+    let page = without_script(&demo::incast().page());
+    let choices: Vec<&str> = page.split("<fieldset").skip(1).collect();
+    assert_eq!(choices.len(), 4, "over the load, and of the background streams");
+    for (nth, choice) in choices.iter().enumerate() {
+        let choice = choice.split("</fieldset>").next().unwrap();
+        assert_eq!(choice.matches("checked=\"checked\"").count(), 1, "{choice}");
+        assert_eq!(
+            choice.matches(&format!("name=\"choice{nth}\"")).count(),
+            choice.matches("<input").count()
+        );
+        let checked = choice.split("checked=\"checked\"/>").nth(1).unwrap();
+        assert!(checked.starts_with("p99<"), "{choice}");
+    }
+}
+
+#[test]
+fn details_of_many_points_are_folded() {
+    assert!(!demo::transports().page().contains("<details class=\"section\">"));
+    let page = demo::sweep().page();
+    assert!(page.contains("<summary><h2>Queues in the switches</h2></summary>"));
+    // Of ten loads three are open.
+    assert!(page.contains("<summary>7 more charts</summary>"));
+}
+
 #[test]
 fn a_gap_where_a_value_is_missing() {
     let series = Series {
@@ -230,6 +297,7 @@ fn a_gap_where_a_value_is_missing() {
         y: axis(),
         series: vec![series],
         size: (300.0, 200.0),
+        choice: None,
     };
     let text = chart.render(Theme::Page);
     let line = text.split("stroke-width=\"2\"").next().unwrap().rsplit("d=\"").next().unwrap();
@@ -248,7 +316,7 @@ fn the_demonstration_is_whole() {
     ] {
         let page = report.page();
         assert!(page.ends_with("</html>\n"), "{name}");
-        let style = table::Style { color: true, unicode: true };
+        let style = table::Style { color: true, unicode: true, wide: false };
         let table = table::render(&report.points, None, 100, style);
         assert!(report.points.iter().all(|point| table.contains(&point.label)), "{name}");
         pages.extend([(format!("{name}.html"), page), (format!("{name}.txt"), table)]);
@@ -321,7 +389,7 @@ proptest! {
 
     #[test]
     fn arbitrary_numbers_are_handled(points in proptest::collection::vec(any_point(), 0..12)) {
-        let style = table::Style { color: true, unicode: true };
+        let style = table::Style { color: true, unicode: true, wide: false };
         let text = table::render(&points, None, 100, style);
         prop_assert!(!text.contains("NaN"));
         let page = html::render(&Head::default(), &points);

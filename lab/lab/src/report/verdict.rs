@@ -57,8 +57,8 @@ pub(crate) fn of_streams(points: &[PointResult]) -> Vec<StreamVerdict> {
         let is_known = |point: &PointResult| point.summary.is_complete();
         Standings::of(points, &slowdown).verdict(points, "measured messages", text, &is_known)
     });
-    let beside = (0..streams).map(|nth| beside(points, nth, winner.as_deref()));
-    first.into_iter().chain(beside).collect()
+    let background = (0..streams).map(|nth| background(points, nth, winner.as_deref()));
+    first.into_iter().chain(background).collect()
 }
 
 /// A measure of points: its value and half the width of its confidence interval.
@@ -246,7 +246,7 @@ fn latency(points: &[PointResult], winner: &str) -> Option<String> {
 }
 
 /// Says with what a background stream has its lowest slowdown.
-fn beside(points: &[PointResult], nth: usize, winner: Option<&str>) -> StreamVerdict {
+fn background(points: &[PointResult], nth: usize, winner: Option<&str>) -> StreamVerdict {
     let is_known = |point: &PointResult| has_p99(&point.summary, nth);
     let measure = |point: &PointResult| {
         let stream = &point.summary.background[nth];
@@ -321,8 +321,8 @@ fn stream_name(points: &[PointResult], nth: usize) -> String {
     let name = points[0].summary.stream_name(nth);
     let name = name.strip_prefix("the ").unwrap_or(&name);
     match name.split_once(" (") {
-        None => format!("The {name}{over} beside it"),
-        Some((name, number)) => format!("The {name}{over} beside it ({number}"),
+        None => format!("The background {name}{over}"),
+        Some((name, number)) => format!("The background {name}{over} ({number}"),
     }
 }
 
@@ -432,7 +432,7 @@ mod tests {
     fn the_winner_of_the_measured_messages_may_lose_the_incast() {
         assert_eq!(
             said(|_| ()),
-            "homa has the lowest p99 slowdown at all 3 values of load. The incast beside it has its lowest p99 slowdown \
+            "homa has the lowest p99 slowdown at all 3 values of load. The background incast has its lowest p99 slowdown \
              with ndp at all 3 values of load; with homa it is 4.00 times as high."
         );
     }
@@ -445,7 +445,7 @@ mod tests {
             }
         });
         assert!(
-            swapped.ends_with("The incast beside it has its lowest p99 slowdown with homa too."),
+            swapped.ends_with("The background incast has its lowest p99 slowdown with homa too."),
             "{swapped}"
         );
     }
@@ -458,7 +458,7 @@ mod tests {
             }
         });
         assert!(
-            missing.ends_with("The incast beside it has a p99 slowdown that the runs do not tell apart. Messages of it are missing, \
+            missing.ends_with("The background incast has a p99 slowdown that the runs do not tell apart. Messages of it are missing, \
                 so that it is not compared, with ndp, load 0.3; ndp, load 0.5; ndp, load 0.7."),
             "{missing}"
         );
@@ -474,7 +474,7 @@ mod tests {
         );
         let all = said(|point| point.summary.background[0].messages = MessageCounts::default());
         assert!(
-            all.ends_with("The incast beside it is not compared: no message of it started in the measured time."),
+            all.ends_with("The background incast is not compared: no message of it started in the measured time."),
             "{all}"
         );
     }
@@ -526,7 +526,7 @@ mod tests {
         });
         assert!(
             wide.ends_with(
-                "The incast beside it has a p99 slowdown that the runs do not tell apart."
+                "The background incast has a p99 slowdown that the runs do not tell apart."
             ),
             "{wide}"
         );

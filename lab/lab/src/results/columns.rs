@@ -401,37 +401,32 @@ pub(crate) const STREAM: &[Column<StreamSummary>] = &[
     shown("arrivals", Text, Shown { name: "arrivals", ..PLAIN }, |s| (&*s.arrivals).into()),
     shown("stream", Text, Shown { name: "transport", ..PLAIN }, |s| (&*s.label).into()),
     column("started", Count, |s| s.messages.started.into()),
-    shown("completed", Count, Shown { name: "messages", unit: Unit::Count, ..PLAIN }, |s| {
-        s.messages.completed.into()
-    }),
-    reported(Shown { name: "missing", unit: Unit::Count, optional: true, ..PLAIN }, |s| {
+    shown("completed", Count, Shown { name: "done", ..MESSAGES }, |s| s.messages.completed.into()),
+    reported(Shown { name: "missing", optional: true, rank: 1, ..MESSAGES }, |s| {
         s.messages.failed.saturating_add(s.messages.unfinished).into()
     }),
     column("failed", Count, |s| s.messages.failed.into()),
     column("unfinished", Count, |s| s.messages.unfinished.into()),
-    shown("slowdown_p50", Real, Shown { name: "slowdown p50", ..PLAIN }, |s| s.slowdown.p50.into()),
-    shown("slowdown_p99", Real, Shown { name: "slowdown p99", ..PLAIN }, |s| s.slowdown.p99.into()),
+    shown("slowdown_p50", Real, Shown { name: "p50", ..SLOWDOWN }, |s| s.slowdown.p50.into()),
+    shown("slowdown_p99", Real, Shown { name: "p99", ..SLOWDOWN }, |s| s.slowdown.p99.into()),
     column("slowdown_mean", Real, |s| s.slowdown.mean.into()),
     column("slowdown_p999", Real, |s| s.slowdown.p999.into()),
     column("slowdown_max", Real, |s| s.slowdown.max.into()),
-    shown("latency_p50_us", Real, Shown { name: "latency p50", ..MICROS }, |s| {
+    shown("latency_p50_us", Real, Shown { name: "p50", rank: 3, ..LATENCY }, |s| {
         s.latency_us.p50.into()
     }),
-    shown("latency_p99_us", Real, Shown { name: "latency p99", ..MICROS }, |s| {
+    shown("latency_p99_us", Real, Shown { name: "p99", rank: 2, ..LATENCY }, |s| {
         s.latency_us.p99.into()
     }),
     column("latency_mean_us", Real, |s| s.latency_us.mean.into()),
-    shown("goodput_gbps", Real, Shown { name: "Gbit/s", ..PLAIN }, |s| s.goodput_gbps.into()),
+    shown("goodput_gbps", Real, GOODPUT, |s| s.goodput_gbps.into()),
     shown(
         "retransmissions",
         Count,
-        Shown { name: "sent again", unit: Unit::Count, optional: true, ..PLAIN },
+        Shown { name: "sent again", optional: true, rank: 4, ..PACKETS },
         |s| s.retransmissions.into(),
     ),
-    shown(
-        "timeouts",
-        Count,
-        Shown { name: "timeouts", unit: Unit::Count, optional: true, ..PLAIN },
-        |s| s.timeouts.into(),
-    ),
+    shown("timeouts", Count, Shown { name: "timeouts", optional: true, rank: 5, ..PACKETS }, |s| {
+        s.timeouts.into()
+    }),
 ];

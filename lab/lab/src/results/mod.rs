@@ -631,7 +631,9 @@ pub fn capture_layout(spec: &PointSpec) -> Layout {
     homa.map_or(Layout::Head, TransportConfig::layout)
 }
 
-pub(crate) const fn end_name(end: End) -> &'static str {
+/// How a run ended, as results name it.
+#[must_use]
+pub const fn end_name(end: End) -> &'static str {
     match end {
         End::AllDone => "all done",
         End::TimeLimit => "time limit",

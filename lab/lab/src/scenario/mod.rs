@@ -527,7 +527,7 @@ impl Reader<'_> {
         let not_tables = |origin| {
             DeError::new("`background` must be a list of tables", "here")
                 .at(origin)
-                .with_help("each stream beside the measured one begins with [[background]]")
+                .with_help("each background stream begins with [[background]]")
         };
         let node = &background.node;
         let Value::Array(items) = &node.value else { return Err(not_tables(node.origin)) };

@@ -55,7 +55,7 @@ macro_rules! studies {
             /// The messages of the first stream, over its transport, or by a central scheduler with these rules.
             Messages(Option<Rules>),
             $(
-                #[doc = concat!("The workload of `[workload.", stringify!($module), "]`; all streams are beside it.")]
+                #[doc = concat!("The workload of `[workload.", stringify!($module), "]`; all streams are background streams.")]
                 $(#[$meta])*
                 $Kind(Arc<$module::$Config>),
             )+
@@ -276,7 +276,7 @@ impl Keys {
 /// Refuses other keys next to the table of a kind.
 fn only_key(table: &Table, kind: &tree::Entry) -> Result<(), DeError> {
     let Some(other) = table.0.iter().find(|other| other.key != kind.key) else { return Ok(()) };
-    let message = format!("`{}` has no meaning beside [workload.{}]", other.key, kind.key);
+    let message = format!("`{}` has no meaning with [workload.{}]", other.key, kind.key);
     Err(DeError::new(message, "of workloads of messages").at(other.key_origin))
 }
 

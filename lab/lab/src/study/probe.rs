@@ -208,7 +208,7 @@ mod tests {
         for (set, reason) in [
             ("workload.probe.echoes=0", "there is at least one echo"),
             ("workload.probe.sizes='1 KB'", "unknown key `sizes`"),
-            ("workload.load=0.5", "`load` has no meaning beside [workload.probe]"),
+            ("workload.load=0.5", "`load` has no meaning with [workload.probe]"),
             ("transport.name=homa", "and no [workload.probe]"),
             ("measure.messages=4", "`messages` has no meaning with [workload.probe]"),
             ("fabric={ topology = 'racks', tors = [2], uplinks = 1 }", "not on a pod"),

@@ -220,7 +220,7 @@ pub enum PointError {
         "the finished point was run with another configuration than point {index} of this sweep"
     )]
     #[diagnostic(help(
-        "all processes need the same build of Rackweave, and the same files beside the scenario"
+        "all processes need the same build of Rackweave, and the same files next to the scenario"
     ))]
     Other {
         /// The index of the point.

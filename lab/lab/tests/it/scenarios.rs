@@ -561,7 +561,7 @@ fn seeds_are_repetitions_and_do_not_compete() {
     assert_eq!(means[0]["over_seeds"]["seeds"], json!([1, 2, 3]));
     assert_eq!(means[0]["messages"]["completed"], json!(1200));
     assert_eq!(read("over_seeds.csv").lines().count(), 3);
-    let ascii = rackweave_lab::report::table::Style { color: false, unicode: false };
+    let ascii = rackweave_lab::report::table::Style { color: false, unicode: false, wide: false };
     let table = results.to_table(120, ascii);
     let rows = table.lines().filter(|line| line.starts_with("homa") || line.starts_with("tcp"));
     // One row for each transport in each of the two tables.

@@ -128,7 +128,7 @@ fn partial(results: &Results, is_missing: fn(&str, u64) -> bool) -> Results {
 fn a_seed_without_results_is_named_and_wins_nothing() {
     let sweep = "transport.name = ['dctcp', 'homa']\nseed = [1, 2, 3]";
     let whole = leaf("start = '100 us'", "messages = 300", sweep);
-    let wide = rackweave_lab::report::table::Style { color: false, unicode: false };
+    let wide = rackweave_lab::report::table::Style { color: false, unicode: false, wide: false };
     assert_eq!(whole.incomplete(), None);
     let text = whole.to_table(200, wide);
     assert!(text.contains("Lowest p99 slowdown: homa"), "{text}");

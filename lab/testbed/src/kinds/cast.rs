@@ -72,7 +72,7 @@ fn check(cast: &CastConfig, point: &PointSpec, overlay: bool) -> Result<(), Test
         return Err(refused(message, "set topology = \"single-switch\""));
     }
     if !point.config.streams.is_empty() {
-        let message = "the testbed carries no [[background]] streams beside files to many";
+        let message = "the testbed carries no [[background]] streams with files to many";
         return Err(refused(message, in_simulator));
     }
     if cast.senders.len() > 1 || cast.processes > 1 {

@@ -118,7 +118,7 @@ fn check(image: &ImageConfig, point: &PointSpec, overlay: bool) -> Result<(), Te
         Scheme::Frisbee { .. } => None,
     };
     if !point.config.streams.is_empty() {
-        let message = "the testbed carries no [[background]] streams beside an image";
+        let message = "the testbed carries no [[background]] streams with an image";
         return Err(refused(message, in_simulator));
     }
     if !image.crashed.is_empty() {

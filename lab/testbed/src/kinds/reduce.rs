@@ -35,7 +35,7 @@ impl OnTestbed for ReduceConfig {
 
     fn note(&self) -> Option<&'static str> {
         Some(
-            "jobs wait for map_cost and reduce_cost as in the simulator, and take the machine's time beside that",
+            "jobs wait for map_cost and reduce_cost as in the simulator, and take the machine's time as well",
         )
     }
 
@@ -94,7 +94,7 @@ fn check(reduce: &ReduceConfig, point: &PointSpec) -> Result<(), TestbedError> {
         ));
     }
     if !point.config.streams.is_empty() {
-        let message = "the testbed carries no [[background]] streams beside jobs";
+        let message = "the testbed carries no [[background]] streams with jobs";
         return Err(refused(message, in_simulator));
     }
     if let Some(job) = reduce.jobs.iter().find(|job| job.bytes > LARGEST_JOB) {

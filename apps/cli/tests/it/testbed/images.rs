@@ -133,7 +133,7 @@ fn what_the_testbed_cannot_do_with_an_image_is_refused() {
     refused(&[racks], "racks of 3 hosts");
     let beside =
         "background=[{ transport = { name = 'homa' }, arrivals = 'permutation', sizes = '1 KB' }]";
-    refused(&[beside], "no [[background]] streams beside an image");
+    refused(&[beside], "no [[background]] streams with an image");
 }
 
 /// The same images in both worlds.

@@ -8,8 +8,11 @@
 //! A chart has one of two themes. Inside a page, the style sheet colours the classes; a separate file has its own
 //! style, for a white background (an image in a README).
 
+mod data;
 mod look;
 mod pod;
+#[cfg(test)]
+mod tests;
 
 use std::fmt::Write;
 
@@ -42,6 +45,8 @@ pub struct Axis {
     pub ends: Option<(f64, f64)>,
     /// The marks and their names; if empty, the marks are round numbers.
     pub names: Vec<(f64, String)>,
+    /// The bytes that ascending places of the axis stand for, if its values are shares of messages.
+    pub sizes: Vec<(f64, u64)>,
 }
 
 impl Axis {
@@ -49,7 +54,15 @@ impl Axis {
     #[must_use]
     pub fn new(title: impl Into<String>, scale: Scale, quantity: Quantity) -> Self {
         let title = title.into();
-        Self { title, scale, quantity, include: None, ends: None, names: Vec::new() }
+        Self {
+            title,
+            scale,
+            quantity,
+            include: None,
+            ends: None,
+            names: Vec::new(),
+            sizes: Vec::new(),
+        }
     }
 
     /// Returns the same axis, extended to include `value`.
@@ -115,6 +128,19 @@ pub struct Chart {
     pub series: Vec<Series>,
     /// Width and height in pixels at which text is readable.
     pub size: (f64, f64),
+    /// Its place among charts that a page shows one at a time; `None` if it is always shown.
+    pub choice: Option<Choice>,
+}
+
+/// The place of a chart among adjacent ones that a page shows one at a time, as its reader chooses.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Choice {
+    /// What is chosen: "percentile".
+    pub of: &'static str,
+    /// The name of this chart in the choice: "p99".
+    pub name: &'static str,
+    /// Whether it is the one that is shown first.
+    pub first: bool,
 }
 
 /// The margins left of, above, right of and below the plot, in pixels.
@@ -204,8 +230,7 @@ impl Chart {
     fn plot(&self, svg: &mut String, head: f64, height: f64, theme: Theme) {
         let (left, right) = (LEFT, self.size.0 - RIGHT);
         let (top, bottom) = (head + TOP, height - BOTTOM);
-        let ranges = self.x_range().zip(self.y_range());
-        let Some((x_range, y_range)) = ranges else {
+        let Some((x, y)) = self.layout(head, height) else {
             let _ = write!(
                 svg,
                 "<rect class=\"grid\" x=\"{left}\" y=\"{top}\" width=\"{}\" height=\"{}\" \
@@ -218,14 +243,6 @@ impl Chart {
             );
             return;
         };
-        // The axis gets as many marks as leave their names readable.
-        let x = (3..=8)
-            .rev()
-            .map(|most| lay_out(&self.x, x_range, (left, right), most, false))
-            .find(|laid| !self.x.names.is_empty() || clear(laid.marks.iter(), laid.map, CHARACTER))
-            .unwrap_or_else(|| lay_out(&self.x, x_range, (left, right), 2, false));
-        let y = lay_out(&self.y, y_range, (bottom, top), 6, true);
-
         // Draws the grid and the names of the marks.
         let mut grid = String::new();
         let mut names = String::new();
@@ -276,6 +293,26 @@ impl Chart {
         }
     }
 
+    /// Returns whether there is anything to draw.
+    #[must_use]
+    pub fn has_data(&self) -> bool {
+        self.x_range().zip(self.y_range()).is_some()
+    }
+
+    /// Lays out both axes, between the vertical positions `head` and `height`; `None` if there is nothing to draw.
+    fn layout(&self, head: f64, height: f64) -> Option<(AxisLayout, AxisLayout)> {
+        let (x_range, y_range) = self.x_range().zip(self.y_range())?;
+        let pixels = (LEFT, self.size.0 - RIGHT);
+        // The axis gets as many marks as leave their names readable.
+        let x = (3..=8)
+            .rev()
+            .map(|most| lay_out(&self.x, x_range, pixels, most, false))
+            .find(|laid| !self.x.names.is_empty() || clear(laid.marks.iter(), laid.map, CHARACTER))
+            .unwrap_or_else(|| lay_out(&self.x, x_range, pixels, 2, false));
+        let y = lay_out(&self.y, y_range, (height - BOTTOM, head + TOP), 6, true);
+        Some((x, y))
+    }
+
     /// Returns the range of the x axis that the data require; `None` if no point can be shown.
     pub(super) fn x_range(&self) -> Option<(f64, f64)> {
         self.range(&self.x, |p| p.0)
@@ -309,12 +346,10 @@ impl Chart {
         (high - low).is_finite().then_some((low, high))
     }
 
-    /// Draws one line with its marks.
-    fn line(&self, svg: &mut String, series: &Series, (x, y): (Map, Map), theme: Theme) {
-        let mut path = String::new();
-        let mut marks = String::new();
+    /// Returns the indices of the points of a line that are drawn, in parts between gaps.
+    fn drawn(&self, series: &Series, (x, y): (Map, Map)) -> Vec<Vec<usize>> {
+        let mut parts: Vec<Vec<usize>> = Vec::new();
         let mut last: Option<(f64, f64)> = None;
-        let count = series.points.len();
         let least = if series.step { 1.0 } else { 0.5 };
         for (index, point) in series.points.iter().enumerate() {
             if !(self.x.shows(point.0) && self.y.shows(point.1)) {
@@ -322,30 +357,42 @@ impl Chart {
                 continue;
             }
             let at = (x.at(point.0), y.at(point.1));
-            match last {
+            match (last, parts.last_mut()) {
                 // Invisible steps only cost bytes, and a distribution has thousands.
-                Some(last)
-                    if index + 1 < count
+                (Some(last), Some(_))
+                    if index + 1 < series.points.len()
                         && !series.marked
                         && (at.0 - last.0).abs() < least
                         && (at.1 - last.1).abs() < least =>
                 {
                     continue;
                 }
-                Some(_) if series.step => {
-                    let _ = write!(path, "H{}V{}", px(at.0), px(at.1));
-                }
-                Some(_) => {
-                    let _ = write!(path, "L{} {}", px(at.0), px(at.1));
-                }
-                None => {
-                    let _ = write!(path, "M{} {}", px(at.0), px(at.1));
-                }
+                (Some(_), Some(part)) => part.push(index),
+                _ => parts.push(vec![index]),
             }
             last = Some(at);
-            // A single point would not draw a line.
-            if series.marked || count == 1 {
-                series.look.mark(&mut marks, at, series.notes.get(index).map(String::as_str));
+        }
+        parts
+    }
+
+    /// Draws one line with its marks.
+    fn line(&self, svg: &mut String, series: &Series, (x, y): (Map, Map), theme: Theme) {
+        let mut path = String::new();
+        let mut marks = String::new();
+        for part in self.drawn(series, (x, y)) {
+            for (nth, index) in part.into_iter().enumerate() {
+                let point = series.points[index];
+                let (across, up) = (x.at(point.0), y.at(point.1));
+                let _ = match nth {
+                    0 => write!(path, "M{} {}", px(across), px(up)),
+                    _ if series.step => write!(path, "H{}V{}", px(across), px(up)),
+                    _ => write!(path, "L{} {}", px(across), px(up)),
+                };
+                // A single point would not draw a line.
+                if series.marked || series.points.len() == 1 {
+                    let note = series.notes.get(index).map(String::as_str);
+                    series.look.mark(&mut marks, (across, up), note);
+                }
             }
         }
         let mut class = series.look.class();
@@ -463,7 +510,10 @@ fn lay_out(
     let (names, unit) = ticks::labels(&values, axis.scale, axis.quantity);
     let title =
         if unit.is_empty() { axis.title.clone() } else { format!("{} ({unit})", axis.title) };
-    AxisLayout { map, marks: values.into_iter().zip(names).collect(), title }
+    // The digits of a name may not tell a mark from the one before.
+    let mut marks: Vec<(f64, String)> = values.into_iter().zip(names).collect();
+    marks.dedup_by(|mark, before| mark.1 == before.1);
+    AxisLayout { map, marks, title }
 }
 
 /// Returns whether names with letters of that width do not overlap.

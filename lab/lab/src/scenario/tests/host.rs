@@ -125,7 +125,7 @@ fn a_file_is_named_in_the_scenario_or_by_an_argument_and_errors_point_into_it() 
         ),
         ("[host]\nwake_us = [[1.5, 3]]\n", ["h.toml:2:", "from 0 to 1, not 1.5", "wake_us"]),
         ("[hosts]\nx = 1\n", ["x.toml:1:", "has no [host] table", "calibrate"]),
-        ("[host]\n[fabric]\n", ["h.toml:2:", "unknown key `fabric` beside [host]", "fabric"]),
+        ("[host]\n[fabric]\n", ["h.toml:2:", "unknown key `fabric` next to [host]", "fabric"]),
         ("host = 3\n", ["h.toml:1:", "must be a table", "host"]),
         ("[host", ["h.toml:1:", "not TOML", "host"]),
     ] {

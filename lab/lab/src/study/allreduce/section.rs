@@ -96,6 +96,7 @@ fn rates(points: &[PointResult]) -> Option<Section> {
             y: Axis::new("Gbit/s", Scale::Linear, Quantity::Number).including(0.0),
             series,
             size: SIZE,
+            choice: None,
         });
     }
     Some(Section {

@@ -249,7 +249,7 @@ impl CastKeys {
             Receivers::Hosts(hosts) => self.hosts("receivers", hosts, all, &taken)?,
             Receivers::Number(number) => spread(*number, fabric, &taken).map_err(|free| {
                 let message = format!(
-                    "{number} receivers: the fabric has 1 to {free} hosts beside the sender's and the controller's"
+                    "{number} receivers: the fabric has 1 to {free} hosts other than the sender's and the controller's"
                 );
                 Problem::new(key("receivers"), message)
             })?,

@@ -275,7 +275,7 @@ fn errors_about_tables_name_the_mistake() {
         ("workload.cast.files=[]", "at least one file"),
         ("workload.cast.scale=0", "`scale` must be at least 1"),
         ("workload.cast.recievers=4", "unknown key `recievers`"),
-        ("workload.arrivals=incast", "`arrivals` has no meaning beside [workload.cast]"),
+        ("workload.arrivals=incast", "`arrivals` has no meaning with [workload.cast]"),
         ("workload.cast.buffer=70 KB", "UDP takes 65507 at most"),
         ("transport.name=homa", "carries messages between two hosts"),
         ("transport.name=orka", "unknown scheme `orka`"),
@@ -352,8 +352,9 @@ fn a_cast_runs_beside_transports_with_captures_and_queue_series() {
         assert_eq!(format!("{:?}", point.capture), format!("{:?}", other.capture));
         assert_eq!(point.queue_series, other.queue_series);
     }
-    let text = results.to_table(100, crate::report::table::Style { color: false, unicode: false });
-    assert!(text.contains("Beside the measured workload"), "{text}");
+    let text = results
+        .to_table(100, crate::report::table::Style { color: false, unicode: false, wide: false });
+    assert!(text.contains("Background streams"), "{text}");
     assert!(text.lines().any(|line| line.contains("dctcp")), "{text}");
 }
 

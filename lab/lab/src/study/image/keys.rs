@@ -96,7 +96,7 @@ impl ImageKeys {
                 wrong(
                     "clients",
                     format!(
-                        "{number} clients: the fabric has 1 to {free} hosts beside the server's"
+                        "{number} clients: the fabric has 1 to {free} hosts other than the server's"
                     ),
                 )
             })?,
@@ -163,7 +163,7 @@ impl ImageKeys {
             return Err(Problem::new("transport.carrier", message).or_at("faults".to_owned()));
         }
         if config.has_flows() && ground.has_background {
-            let message = "flows and packets do not share links: an image beside other traffic needs \
+            let message = "flows and packets do not share links: an image with background streams needs \
                            carrier = \"tcp\"";
             return Err(Problem::new("transport.carrier", message));
         }

@@ -39,7 +39,7 @@ pub(super) const IMAGE_CLIENT: &[Column<ClientSummary>] = &[
     shown("start_us", Real, Shown { name: "start", ..MICROS }, |c| c.start_us.into()),
     shown("receive_us", Real, Shown { name: "received after", ..MICROS }, |c| c.receive_us.into()),
     shown("run_us", Real, Shown { name: "run time", ..MICROS }, |c| c.run_us.into()),
-    shown("concurrency", Real, Shown { name: "beside others", ..PLAIN }, |c| c.concurrency.into()),
+    shown("concurrency", Real, Shown { name: "concurrency", ..PLAIN }, |c| c.concurrency.into()),
     shown("received_bytes", Count, Shown { name: "received", unit: Unit::Bytes, ..PLAIN }, |c| {
         c.received_bytes.into()
     }),

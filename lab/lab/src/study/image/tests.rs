@@ -122,8 +122,8 @@ fn what_makes_no_sense_is_refused_with_a_reason() {
         ("[workload.image]\ngroups = 2", "`interval` is the time between"),
         ("[workload.image]\ngroups = 2\ninterval = '1 s'\nspread = '1 s'", "not both"),
         ("gap = '1 ms'\n[workload.image]", "`rate` determines the gap"),
-        ("[workload.image]\n[workload.cast]", "`image` has no meaning beside [workload.cast]"),
-        ("[workload]\nload = 0.5\n[workload.image]", "`load` has no meaning beside"),
+        ("[workload.image]\n[workload.cast]", "`image` has no meaning with [workload.cast]"),
+        ("[workload]\nload = 0.5\n[workload.image]", "`load` has no meaning with"),
         ("[workload]\narrivals = 'incast'", "it needs [workload.image]"),
     ] {
         let message = wrong(SWITCH, more);

@@ -54,7 +54,7 @@ schemes! {
     enum Name {
         Circuits: [Keys] = About {
             name: "circuit-plan",
-            description: "no transport: plans of circuits for random demand, beside the exact optimum",
+            description: "no transport: plans of circuits for random demand, compared with the exact optimum",
             profiles: &[],
             sources: &["OFC 2024", "NSDI 2022"],
         };

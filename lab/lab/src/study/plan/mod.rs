@@ -50,8 +50,7 @@ impl Kind for PlanConfig {
 
     fn check(ground: &Ground<'_>) -> Result<(), Problem> {
         if ground.has_background || !ground.faults.is_empty() {
-            let message =
-                "plans are computed, and no network is simulated: there is nothing beside them";
+            let message = "plans are computed without a network: background streams and faults have no meaning";
             return Err(Problem::new("workload.plan", message));
         }
         Ok(())
@@ -246,7 +245,7 @@ mod tests {
             ("workload.plan.delays=[]", "instances need a delay"),
             (
                 "faults=[{ kind = 'loss', place = 'all links', probability = 0.1 }]",
-                "nothing beside them",
+                "computed without a network",
             ),
         ] {
             let sets = [set.to_owned()];

@@ -17,7 +17,9 @@ use tokio::time::{sleep, timeout};
 
 use rackweave_wire::frisbee::Auth;
 
-use super::{LIMITS, Limits, Page, PageConfig};
+use rackweave_page::Limits;
+
+use super::{PageConfig, start, with};
 use crate::frames::Frame;
 use crate::hello::{self, Purpose};
 use crate::status::{ClientStatus, ClientView, ImageView, ServerStatus};
@@ -445,7 +447,7 @@ async fn what_a_hostile_client_reports_is_text_everywhere() {
 #[tokio::test]
 async fn each_path_has_its_content_and_its_headers() {
     let (sender, shown) = watch::channel(None);
-    let page = Page::start(&page_config(), shown).unwrap();
+    let page = start(&page_config(), shown).unwrap();
     for path in ["/status.json", "/metrics"] {
         assert_eq!(get(page.address, path).await.status, 503, "{path}: there is nothing yet");
     }
@@ -505,9 +507,9 @@ async fn forgotten(status: std::sync::Weak<ServerStatus>) {
 
 #[tokio::test]
 async fn a_reader_that_does_not_read_holds_nothing_for_long() {
-    let limits = Limits { stall: Duration::from_millis(200), ..LIMITS };
+    let limits = Limits { stall: Duration::from_millis(200), ..Limits::default() };
     let (sender, shown) = watch::channel(None);
-    let page = Page::with(&page_config(), shown, limits).unwrap();
+    let page = with(&page_config(), shown, limits).unwrap();
     let first = Arc::new(large());
     let held = Arc::downgrade(&first);
     sender.send_replace(Some(first));
@@ -536,9 +538,9 @@ async fn a_reader_that_does_not_read_holds_nothing_for_long() {
 #[tokio::test]
 async fn silent_connections_end_and_their_number_is_limited() {
     // Readers below have as long to ask for events, which is long enough on a machine with much else to do.
-    let limits = Limits { connections: 3, request: Duration::from_secs(3), ..LIMITS };
+    let limits = Limits { connections: 3, request: Duration::from_secs(3), ..Limits::default() };
     let (sender, shown) = watch::channel(Some(Arc::new(status(Vec::new()))));
-    let page = Page::with(&page_config(), shown, limits).unwrap();
+    let page = with(&page_config(), shown, limits).unwrap();
     // One that asks for nothing, one that stops in a request, and one that stops after it.
     let silent = async |request: &str| {
         let mut stream = send(page.address, request).await;
@@ -578,13 +580,13 @@ async fn silent_connections_end_and_their_number_is_limited() {
 #[tokio::test]
 async fn heads_that_never_end_block_one_address_only() {
     let (_sender, shown) = watch::channel(Some(Arc::new(status(Vec::new()))));
-    let page = Page::with(&page_config(), shown, LIMITS).unwrap();
+    let page = with(&page_config(), shown, Limits::default()).unwrap();
     let mut slow = Vec::new();
     for _ in 0..64 {
         slow.push(send(page.address, "GET / HT").await);
     }
     // What the page does not close is accepted by now.
-    for stream in &mut slow[LIMITS.of_one..] {
+    for stream in &mut slow[Limits::default().of_one..] {
         assert_eq!(within(stream.read(&mut [0; 1])).await.unwrap_or(0), 0, "closed at once");
     }
     let socket = tokio::net::TcpSocket::new_v4().unwrap();
@@ -594,20 +596,8 @@ async fn heads_that_never_end_block_one_address_only() {
     let mut answer = [0; 12];
     within(other.read_exact(&mut answer)).await.unwrap();
     assert_eq!(&answer, b"HTTP/1.0 200");
-    slow.truncate(LIMITS.of_one - 1);
+    slow.truncate(Limits::default().of_one - 1);
     assert!(slow.iter().all(|stream| stream.try_read(&mut [0; 1]).is_err()), "they are open");
-}
-
-#[test]
-fn an_ipv6_network_counts_as_one_address() {
-    let addresses = super::Addresses::default();
-    let add = |text: &str| addresses.add(text.parse().unwrap(), 2);
-    let (one, _two) = (add("2001:db8::1").unwrap(), add("2001:db8::2:3").unwrap());
-    assert!(add("2001:db8::4").is_none() && add("2001:db8:0:1::4").is_some());
-    drop(one);
-    assert!(add("2001:db8::4").is_some());
-    let _mapped = (add("::ffff:192.0.2.1"), add("192.0.2.1"));
-    assert!(add("192.0.2.1").is_none() && add("192.0.2.2").is_some());
 }
 
 #[test]

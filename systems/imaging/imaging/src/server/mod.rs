@@ -33,7 +33,7 @@ pub use self::multicast::{MulticastConfig, SessionCounts};
 use crate::acceptor::Acceptor;
 use crate::control::Control;
 use crate::frames::Terms;
-use crate::page::{Page, PageConfig};
+use crate::page::{self, PageConfig};
 use crate::peers::Peers;
 use crate::rate::Limiter;
 use crate::status::{ClientStatus, Phase, ServerStatus};
@@ -534,7 +534,7 @@ pub fn serve(
     on_event: &mut dyn FnMut(ServeEvent),
 ) -> Result<Served, ServeError> {
     let (view, shown) = watch::channel(None);
-    let page = config.page.as_ref().map(|page| (page, Page::start(page, shown)));
+    let page = config.page.as_ref().map(|it| (it, page::start(it, shown)));
     let page = match page {
         None => None,
         Some((_, Ok(page))) => Some(page),

@@ -10,7 +10,7 @@ use tokio::time::{Sleep, sleep};
 
 /// A stream that fails when a write has waited for a given time, so that a stalled reader holds nothing for longer.
 #[derive(Debug)]
-pub(super) struct Stalling<S> {
+pub(crate) struct Stalling<S> {
     stream: S,
     patience: Duration,
     /// Runs while a write waits.
@@ -18,7 +18,7 @@ pub(super) struct Stalling<S> {
 }
 
 impl<S> Stalling<S> {
-    pub(super) const fn new(stream: S, patience: Duration) -> Self {
+    pub(crate) const fn new(stream: S, patience: Duration) -> Self {
         Self { stream, patience, waiting: None }
     }
 

@@ -1,0 +1,68 @@
+//! The data of a chart as JSON, from which the script of a page draws it again.
+
+use serde_json::{Value, json};
+
+use super::{Axis, AxisLayout, Chart, DASHES};
+use crate::report::ticks::{Quantity, Scale};
+
+/// Returns a value with six significant digits, as many as the lines of a chart need.
+fn rounded(value: f64) -> f64 {
+    format!("{value:.5e}").parse().unwrap_or(value)
+}
+
+fn axis(axis: &Axis, laid: &AxisLayout) -> Value {
+    let quantity = match axis.quantity {
+        Quantity::Number => "number",
+        Quantity::Bytes => "bytes",
+        Quantity::Micros => "micros",
+        Quantity::Fraction => "fraction",
+    };
+    let names: Vec<Value> =
+        axis.names.iter().map(|(value, name)| json!([rounded(*value), text(name)])).collect();
+    let sizes: Vec<Value> =
+        axis.sizes.iter().map(|(place, bytes)| json!([rounded(*place), bytes])).collect();
+    json!({
+        "title": text(&axis.title),
+        "sizes": sizes,
+        "log": axis.scale == Scale::Log,
+        "quantity": quantity,
+        "include": axis.include,
+        "ends": [rounded(laid.map.low), rounded(laid.map.high)],
+        "names": names,
+    })
+}
+
+/// Replaces characters that XML forbids.
+fn text(text: &str) -> String {
+    let is_forbidden = |c: char| c.is_control() || matches!(c, '\u{fffe}' | '\u{ffff}');
+    text.chars().map(|c| if is_forbidden(c) { char::REPLACEMENT_CHARACTER } else { c }).collect()
+}
+
+impl Chart {
+    /// Returns the axes and the drawn points as JSON without characters that mean something in HTML or XML; `None` if nothing is drawn.
+    #[must_use]
+    pub fn data(&self) -> Option<String> {
+        let (x, y) = self.layout(0.0, self.size.1)?;
+        let lines: Vec<Value> = (self.series.iter())
+            .map(|series| {
+                let part = |part: &Vec<usize>| -> Vec<f64> {
+                    let points = part.iter().map(|index| series.points[*index]);
+                    points.flat_map(|(x, y)| [rounded(x), rounded(y)]).collect()
+                };
+                let parts = self.drawn(series, (x.map, y.map));
+                json!({
+                    "name": text(&series.label),
+                    "colour": series.look.class(),
+                    "look": series.look.line_class(),
+                    "dash": DASHES[series.look.dash % DASHES.len()],
+                    "width": series.stroke,
+                    "step": series.step,
+                    "parts": parts.iter().map(part).collect::<Vec<_>>(),
+                })
+            })
+            .collect();
+        let data = json!({ "x": axis(&self.x, &x), "y": axis(&self.y, &y), "lines": lines });
+        let escaped = data.to_string().replace('<', "\\u003c").replace('>', "\\u003e");
+        Some(escaped.replace('&', "\\u0026"))
+    }
+}
