@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use miette::miette;
 use rackweave_core::{Destination, HostId, Span};
-use rackweave_reduce::words::{Piece, Split, WordsError, divide, files};
+use rackweave_reduce::words::{Piece, Split, WordsError, divide, files, not_text};
 use rackweave_reduce::{
     Aggregation, Attachment, Encoder, Master, MasterAt, MasterConfig, MasterEvent, MemberEvent,
     Operator, ReduceError, WorkerConfig, run_worker,
@@ -27,6 +27,14 @@ pub(super) fn wordcount(args: &WordCountArgs) -> miette::Result<u8> {
         Ok(sink) => sink,
         Err(why) => return ended(&why),
     };
+    if !args.output.quiet {
+        match (not_text(&files), files.len()) {
+            (0, _) => {}
+            (some, all) => crate::run::warn(&format!(
+                "note: {some} of {all} files are no text (compressed files, programs): their bytes count as words"
+            )),
+        }
+    }
     let pieces = divide(&files, args.workers);
     let switch = if args.no_switch {
         None

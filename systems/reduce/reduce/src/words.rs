@@ -98,6 +98,21 @@ fn inside(folder: &Path, found: &mut Vec<(PathBuf, u64)>) -> Result<(), WordsErr
     Ok(())
 }
 
+/// The bytes of a file in which [`not_text`] looks for a zero.
+const LOOKED_AT: u64 = 4096;
+
+/// Returns the number of files that are no text: their first 4 KB hold a zero byte, as compressed files and programs do. Only
+/// regular files that can be read are looked at.
+#[must_use]
+pub fn not_text(files: &[(PathBuf, u64)]) -> usize {
+    let has_zero = |path: &Path| {
+        let mut start = Vec::new();
+        let read = File::open(path).and_then(|file| file.take(LOOKED_AT).read_to_end(&mut start));
+        read.is_ok() && start.contains(&0)
+    };
+    files.iter().filter(|(path, len)| *len > 0 && has_zero(path)).count()
+}
+
 /// Divides files into parts of about equal length, one for each of `parts` workers.
 #[must_use]
 pub fn divide(files: &[(PathBuf, u64)], parts: u8) -> Vec<Vec<Piece>> {
@@ -256,5 +271,23 @@ mod tests {
             }
         }
         assert!(all(&[vec![piece(0, u64::MAX)]], Split::Letters).contains(&"three".to_owned()));
+    }
+
+    #[test]
+    fn compressed_files_are_no_text() {
+        let folder = tempfile::tempdir().unwrap();
+        let write = |name: &str, bytes: &[u8]| {
+            let path = folder.path().join(name);
+            std::fs::write(&path, bytes).unwrap();
+            path
+        };
+        let late = [b"x".repeat(5_000), vec![0]].concat();
+        let paths = [
+            write("gz", &[0x1f, 0x8b, 8, 0, 0, 0]),
+            write("text", "One \u{e9}".as_bytes()),
+            write("empty", b""),
+            write("late", &late),
+        ];
+        assert_eq!(not_text(&files(&paths).unwrap()), 1);
     }
 }
