@@ -281,7 +281,8 @@ pub(crate) fn run(scenario: Scenario, lane: usize, shared: Arc<Shared>, show: &A
         Ok(PointEnd::Failed(failure)) => Outcome::Failed(failure.message),
         Ok(end @ PointEnd::Finished(_)) => {
             let results = batch.results(vec![end], began.elapsed().as_secs_f64());
-            let style = rackweave_lab::report::table::Style { color: false, unicode: true, wide: false };
+            let style =
+                rackweave_lab::report::table::Style { color: false, unicode: true, wide: true };
             Outcome::Finished { table: results.to_table(160, style), summary: results.to_json() }
         }
         Err(error) => Outcome::Failed(chain(&error)),

@@ -238,10 +238,12 @@
   // ---- Goodput -------------------------------------------------------------------------------------------------------------------
 
   const COLORS = ["#2f7fd0", "#e07b00", "#2a9d5a", "#a24fc0", "#c2253a", "#7a7f87"];
-  const drawGoodput = (canvas, series) => {
+  const drawGoodput = (canvas, { series, at_ns: now }) => {
     const height = 120;
     const [width, pen] = clear(canvas, height);
-    const rates = series.bytes.map((of) => of.map((sum) => (sum * 8) / series.interval_ns));
+    // The last interval is not over.
+    const over = Math.floor(now / series.interval_ns);
+    const rates = series.bytes.map((of) => of.slice(0, over).map((sum) => (sum * 8) / series.interval_ns));
     const length = Math.max(1, ...rates.map((of) => of.length));
     const most = Math.max(1, ...rates.map((of) => of.reduce((max, rate) => Math.max(max, rate), 0)));
     const [left, bottom] = [8, height - 18];
@@ -355,12 +357,15 @@
 
   const showLane = (lane, news) => {
     const it = news.picture;
-    if (it) {
+    // The same picture again would take the focus from its lists.
+    const key = it ? `${it.at_ns} ${it.waits} ${it.end}` : "";
+    if (it && key !== lane.key) {
+      lane.key = key;
       lane.picture = it;
       const { layout } = lane.described;
       lane.segments = drawFabric(lane.canvas, layout, it, heightOf(layout));
       showTiles(lane, it);
-      drawGoodput(lane.chart, it.series);
+      drawGoodput(lane.chart, it);
       const ports = layout.links.map((link, nth) => ({ link, nth })).filter(({ link }) => link.from >= layout.hosts);
       const weight = ({ nth }) => it.queue[nth] * 1e4 + it.util[nth];
       ports.sort((one, other) => weight(other) - weight(one));
@@ -418,7 +423,7 @@
       const input = element("input");
       input.name = key;
       input.autocomplete = "off";
-      input.placeholder = value || (key.endsWith("ecn_threshold") ? "this transport reacts to no marks" : "not set");
+      input.placeholder = value || (key.endsWith("ecn_threshold") ? "not used" : "not set");
       input.value = own.get(key) || "";
       if (key === "transport.name") {
         const list = element("datalist");
@@ -524,7 +529,7 @@
         const figure = element("figure");
         const canvas = element("canvas");
         const longest = lane.picture.queue.reduce((max, held) => Math.max(max, held), 0);
-        figure.append(canvas, element("figcaption", "", `${lanes.length > 1 ? `${"AB"[lane.number]}, ` : ""}${time(lane.picture.at_ns)}: longest queue ${bytes(longest)}, ${count(lane.picture.unfinished)} unfinished`));
+        figure.append(canvas, element("figcaption", "", `${lanes.length > 1 ? `${"AB"[lane.number]}, ` : ""}${time(lane.picture.at_ns)}: longest queue ${bytes(longest)}, ${bytes(lane.picture.backlog)} unfinished`));
         byId("frames").append(figure);
         drawFabric(canvas, lane.described.layout, lane.picture, 70 + 60 * (lane.described.layout.tiers - 1));
       }
@@ -780,7 +785,7 @@
       if (!lane.picture) continue;
       const { layout } = lane.described;
       lane.segments = drawFabric(lane.canvas, layout, lane.picture, heightOf(layout));
-      drawGoodput(lane.chart, lane.picture.series);
+      drawGoodput(lane.chart, lane.picture);
     }
     if (trace) drawTrace();
   };

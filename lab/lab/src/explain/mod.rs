@@ -105,11 +105,7 @@ impl Explanation {
         let hosts = u64::from(fabric.topology.hosts());
         // The stream of the measured messages; a kind of workload is none.
         let stream = point.config.streams.first().filter(|_| point.study.is_messages());
-        let volume = match (point.study.kind(), stream) {
-            (Some(kind), _) => kind.volume(),
-            (None, Some(stream)) => Volume::of(stream, &point.fabric),
-            (None, None) => Volume::default(),
-        };
+        let volume = Volume::measured(point, stream);
         let measure = &point.config.measure;
         let asked = (measure.messages < u64::MAX).then_some(measure.messages);
         let until =
@@ -156,16 +152,17 @@ impl Explanation {
             let packets = others.iter().map(|(n, packets)| n * packets).sum::<f64>();
             (measured * volume.packets_per_message + packets) * mean_links(&point.fabric, &path)
         });
-        let drain = started.zip(simulated).zip(point.config.streams.first());
-        let drain = drain
-            .filter(|((started, end), _)| end.as_us_f64() > LONG_DRAIN * started.as_us_f64())
-            .map(|((started, end), stream)| {
-                (started, end, why_it_drains(stream, measure.stop_load))
-            });
+        let drains = started.zip(simulated).zip(point.config.streams.first());
+        let drains = drains.and_then(|((started, end), stream)| {
+            let share = 1.0 - started.as_us_f64() / end.as_us_f64();
+            let is_long = end.as_us_f64() > LONG_DRAIN * started.as_us_f64();
+            is_long.then(|| (share, why_it_drains(stream, measure.stop_load)))
+        });
         let is_tcp =
             stream.is_some_and(|stream| matches!(stream.transport, TransportConfig::Tcp(_)));
         let per_message =
             if is_tcp { CPU_SECONDS_PER_TCP_MESSAGE } else { CPU_SECONDS_PER_MESSAGE };
+        let window = started.map(|until| [measure.warmup, until]);
         let (core_link_gbps, oversubscription) = core_of(&fabric.topology);
         let slower = if hosts > CACHED_HOSTS { 2.0 } else { 1.0 };
         Self {
@@ -188,20 +185,15 @@ impl Explanation {
             started_us: started.map(Span::as_us_f64),
             simulated_us: simulated.map(Span::as_us_f64),
             background: (beside.iter())
-                .map(|(stream, volume)| {
-                    let window = started.map(|until| [measure.warmup, until]);
-                    described(stream, volume, window)
-                })
+                .map(|(stream, volume)| described(stream, volume, window))
                 .collect(),
             offered: Offered::of(point),
             parameters: point.parameters.clone(),
-            warning: drain.as_ref().map(|(started, end, drain)| {
-                let share = 100.0 * (1.0 - started.as_us_f64() / end.as_us_f64());
-                format!(
-                    "about {share:.0} % of the simulated time passes after the last measured message has started, {drain}"
-                )
+            warning: drains.as_ref().map(|(share, why)| {
+                let percent = 100.0 * share;
+                format!("about {percent:.0} % of the simulated time passes after the last measured message has started, {why}")
             }),
-            drain: drain.map(|(.., drain)| drain),
+            drain: drains.map(|(_, why)| why),
             one_thread: one_thread(point),
             packet_hops: hops,
             memory_bytes: messages.map(|messages| {

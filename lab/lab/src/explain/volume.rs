@@ -134,6 +134,15 @@ impl Volume {
         Self { mean_bytes, packets_per_message, senders: 1, messages, ..Self::default() }
     }
 
+    /// Of what a point measures: its kind of workload, or a stream.
+    pub(super) fn measured(point: &PointSpec, stream: Option<&StreamConfig>) -> Self {
+        match (point.study.kind(), stream) {
+            (Some(kind), _) => kind.volume(),
+            (None, Some(stream)) => Self::of(stream, &point.fabric),
+            (None, None) => Self::default(),
+        }
+    }
+
     pub(super) fn of(stream: &StreamConfig, fabric: &Fabric) -> Self {
         let hosts = u64::from(fabric.hosts());
         let (workload, framing) = (&stream.workload, stream.transport.framing());

@@ -101,8 +101,8 @@ fn inside(folder: &Path, found: &mut Vec<(PathBuf, u64)>) -> Result<(), WordsErr
 /// The bytes of a file in which [`not_text`] looks for a zero.
 const LOOKED_AT: u64 = 4096;
 
-/// Returns the number of files that are no text: their first 4 KB hold a zero byte, as compressed files and programs do. What is there
-/// besides regular files is not looked at, and neither are files that cannot be read.
+/// Returns the number of files that are no text: their first 4 KB hold a zero byte, as compressed files and programs do. Only
+/// regular files that can be read are looked at.
 #[must_use]
 pub fn not_text(files: &[(PathBuf, u64)]) -> usize {
     let has_zero = |path: &Path| {
