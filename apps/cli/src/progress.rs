@@ -14,6 +14,42 @@ use rackweave_lab::results::WaitingMessage;
 /// none, and a run of a day some hundred.
 const PLAIN_PERIOD: Duration = Duration::from_secs(10);
 const LONGEST_PLAIN_PERIOD: Duration = Duration::from_secs(600);
+
+/// Lines of progress of a command for hosts, which has a loop and a clock of its own.
+#[cfg(feature = "hosts")]
+#[derive(Debug)]
+pub(crate) struct PlainLines {
+    next: rackweave_core::Time,
+    period: Duration,
+}
+
+#[cfg(feature = "hosts")]
+impl PlainLines {
+    pub(crate) fn new(now: rackweave_core::Time) -> Self {
+        Self { next: now + span(PLAIN_PERIOD), period: PLAIN_PERIOD }
+    }
+
+    /// Prints the fraction and the message on stderr if a line is due. Returns when the next one is.
+    pub(crate) fn print(
+        &mut self,
+        now: rackweave_core::Time,
+        state: impl FnOnce() -> (f64, String),
+    ) -> rackweave_core::Time {
+        if now >= self.next {
+            let (fraction, message) = state();
+            crate::run::warn(&format!("{:3.0}%  {message}", fraction * 100.0));
+            self.period = (self.period * 2).min(LONGEST_PLAIN_PERIOD);
+            self.next = now + span(self.period);
+        }
+        self.next
+    }
+}
+
+#[cfg(feature = "hosts")]
+const fn span(of: Duration) -> rackweave_core::Span {
+    rackweave_core::Span::from_ms(of.as_millis() as u64)
+}
+
 /// A bar with a message. `wide_msg` keeps it on one line: a wrapped line could not be redrawn.
 const BAR: &str = "{bar:20} {percent:>3}%  {elapsed} elapsed, about {eta} left  {wide_msg}";
 /// The number of steps of the bar.

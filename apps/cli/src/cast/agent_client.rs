@@ -19,7 +19,7 @@ use super::args::{ReceiveArgs, SendArgs, Target};
 use super::outcome::report;
 use super::receive::{SUCCESSOR_TIMEOUT, note_successor};
 use crate::shell::signal::Interrupt;
-use crate::shell::{events, exit, print, size, status};
+use crate::shell::{escaped, events, exit, print, size, status};
 
 /// The number of bytes that are written to the socket at a time.
 const PIECE: u64 = 1 << 16;
@@ -223,7 +223,7 @@ pub(super) fn send(
         print(&text(&answer))?
     };
     if let Some(error) = answer["error"].as_str() {
-        status(&format!("error: {error}\n"));
+        status(&format!("error: {}\n", escaped(error)));
     }
     for receiver in answer["receivers"].as_array().into_iter().flatten() {
         let (host, state) = (&receiver["host"], &receiver["state"]);

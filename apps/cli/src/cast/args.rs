@@ -5,6 +5,7 @@ use std::path::PathBuf;
 
 use clap::ValueEnum;
 use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
+use ignore::gitignore::{Gitignore, GitignoreBuilder};
 use miette::miette;
 use rackweave_cast::format::is_manifest;
 use rackweave_cast::sink::{
@@ -18,7 +19,7 @@ use rackweave_orca::parity::MAX_CELLS;
 use super::fabric::RackArgs;
 use super::flow::fec_block;
 use super::{CommonArgs, address, group, host};
-use crate::shell::values;
+use crate::shell::{escaped, values};
 
 /// Send files, or standard input, to many hosts at once.
 ///
@@ -46,6 +47,9 @@ pub(crate) struct SendArgs {
     /// Omit symbolic links, devices and pipes in directories (default: they are an error).
     #[arg(long)]
     pub(super) skip_special: bool,
+    /// Omit what this pattern of .gitignore matches, such as `*.o` or `/dir/cache/`; may be repeated.
+    #[arg(long, value_name = "PATTERN")]
+    pub(super) exclude: Vec<String>,
     /// Print what would be sent to whom; nothing is sent and no receiver changes anything.
     #[arg(long, short = 'n')]
     pub(super) dry_run: bool,
@@ -83,7 +87,7 @@ pub(crate) struct SendArgs {
     #[arg(long, value_name = "BLOCK", default_value = "64", value_parser = fec_block)]
     pub(super) fec: u8,
     /// Name that receivers give to standard input's file.
-    #[arg(long, value_name = "NAME", default_value = "stdin")]
+    #[arg(long, value_name = "NAME", default_value = DEFAULT_NAME)]
     pub(super) name: String,
     /// Directory of standard input for late receivers, in an unnamed file.
     #[arg(long, value_name = "DIR", default_value = DEFAULT_SPOOL)]
@@ -105,6 +109,8 @@ pub(crate) struct SendArgs {
     pub(super) retry: u32,
 }
 
+/// The default of `--name`.
+const DEFAULT_NAME: &str = "stdin";
 /// The default of `--spool`.
 const DEFAULT_SPOOL: &str = "/var/tmp";
 /// The default of `--retry`, in seconds.
@@ -162,6 +168,17 @@ impl SendArgs {
         self.files[0].as_os_str() == "-"
     }
 
+    /// Returns what `--exclude` names.
+    pub(super) fn excluded(&self) -> miette::Result<Gitignore> {
+        let mut builder = GitignoreBuilder::new("");
+        for pattern in &self.exclude {
+            builder
+                .add_line(None, pattern)
+                .map_err(|error| miette!("--exclude {}: {error}", escaped(pattern)))?;
+        }
+        builder.build().map_err(|error| miette!("--exclude: {error}"))
+    }
+
     /// Rejects invalid combinations of options.
     pub(super) fn check(&self) -> miette::Result<()> {
         for (index, to) in self.to.iter().enumerate() {
@@ -175,8 +192,20 @@ impl SendArgs {
         if self.files.iter().any(|file| file.as_os_str() == "-") && self.files.len() > 1 {
             return Err(miette!("standard input cannot be combined with files"));
         }
-        if self.is_stdin() && (self.dry_run || self.checksum) {
-            return Err(miette!("--dry-run and --checksum compare files, and not standard input"));
+        if !self.is_stdin() {
+            let given = [
+                ("--name", self.name != DEFAULT_NAME),
+                ("--spool", self.spool.as_os_str() != DEFAULT_SPOOL),
+                ("--spool-limit", self.spool_limit.is_some()),
+            ];
+            if let Some((option, _)) = given.iter().find(|(_, given)| *given) {
+                return Err(miette!("{option} has no effect without standard input (`-`)"));
+            }
+        }
+        if self.is_stdin() && (self.dry_run || self.checksum || !self.exclude.is_empty()) {
+            return Err(miette!(
+                "--dry-run, --checksum and --exclude are for files, not standard input"
+            ));
         }
         if self.common.fabric.is_none() && self.socket.is_none() {
             match self.spread {
@@ -225,6 +254,7 @@ impl SendArgs {
             expect: _,
             method: _,
             processes: _,
+            // Only standard input has one, which every way sends.
             name: _,
             spool,
             spool_limit,
@@ -232,6 +262,7 @@ impl SendArgs {
             controller: _,
             timeout: _,
             skip_special,
+            exclude,
             dry_run,
             verbose: _,
             checksum,
@@ -247,6 +278,7 @@ impl SendArgs {
         let refused = [
             ("--fabric", common.fabric.is_some() && !agent),
             ("--skip-special", *skip_special && !agent),
+            ("--exclude", !exclude.is_empty() && !agent),
             ("--dry-run", *dry_run),
             ("--checksum", *checksum),
             ("--spread", spread.is_some() && !agent),
@@ -321,6 +353,9 @@ pub(crate) struct ReceiveArgs {
     /// Address and UDP port to listen on; port 0 for any.
     #[arg(long, value_name = "ADDR", default_value = "0.0.0.0:6722")]
     pub(super) listen: SocketAddr,
+    /// Print the hash of each file.
+    #[arg(long, short)]
+    pub(super) verbose: bool,
     /// Replace existing files.
     #[arg(long)]
     pub(super) overwrite: bool,
@@ -334,7 +369,7 @@ pub(crate) struct ReceiveArgs {
     #[arg(long, requires = "tcp")]
     pub(super) forward: bool,
     /// Receive through this host's agent at this socket (default: only if the port is taken).
-    #[arg(long, value_name = "PATH", conflicts_with_all = ["tcp", "group"])]
+    #[arg(long, value_name = "PATH", conflicts_with_all = ["tcp", "group", "listen", "controller", "interface"])]
     pub(super) socket: Option<PathBuf>,
 }
 

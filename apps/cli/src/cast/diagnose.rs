@@ -48,7 +48,7 @@ impl Facts {
         };
         let route = match &self.route {
             Ok((from, name, mtu)) => {
-                format!("packets to it leave from {from}{} (MTU {mtu}); {why}", by(name))
+                format!("{why}. Packets to it leave from {from}{} (MTU {mtu})", by(name))
             }
             Err(error) => format!("no route to this host: {error}"),
         };
@@ -211,7 +211,7 @@ mod tests {
         };
         assert_eq!(
             facts.paragraph("why"),
-            "192.0.2.7:6722: packets to it leave from 192.0.2.1 through interface eth0 (MTU 1500); why. This host has no \
+            "192.0.2.7:6722: why. Packets to it leave from 192.0.2.1 through interface eth0 (MTU 1500). This host has no \
              route for multicast to 239.255.67.22 (no route); no program of this host has joined the group; no agent of \
              this host answers at /tmp/cast.sock"
         );

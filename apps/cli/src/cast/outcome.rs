@@ -277,7 +277,7 @@ pub(super) fn report(
     }
     let speed = rate(bytes as f64 * 8.0 / seconds.max(1e-6));
     let mut text = String::new();
-    for file in files {
+    for file in files.iter().filter(|_| args.verbose || files.len() == 1) {
         let hash = hex(&file.hash[..8]);
         text += &format!(
             "{}  {}  blake3 {hash}...\n",
@@ -285,7 +285,8 @@ pub(super) fn report(
             size(file.bytes)
         );
     }
-    text += &format!("received {} from {from} in {seconds:.2} s, {speed}\n", size(bytes));
+    let of = if files.len() > 1 { format!(" in {} files", files.len()) } else { String::new() };
+    text += &format!("received {}{of} from {from} in {seconds:.2} s, {speed}\n", size(bytes));
     if to_stdout {
         status(&text);
         return Ok(exit::DONE);

@@ -15,6 +15,7 @@ use rackweave_wire::orca::{PORT, Reason};
 use super::args::ReceiveArgs;
 use super::outcome::{report, report_comparison};
 use super::{agent_client, compare, interrupted};
+use crate::progress::PlainLines;
 use crate::shell::signal::Interrupt;
 use crate::shell::{exit, size, status};
 
@@ -93,7 +94,7 @@ pub(crate) fn receive(args: &ReceiveArgs) -> miette::Result<u8> {
     if !quiet {
         status(&format!("receiving at {}\n", engine.local_addr()));
     }
-    let mut show = Show::new(!quiet && std::io::stderr().is_terminal());
+    let mut show = Show::new(!quiet);
     let interrupted = interrupted(engine.waker())?;
     run(args, &mut engine, &mut show, &interrupted, SUCCESSOR_TIMEOUT)
 }
@@ -234,22 +235,25 @@ fn linger(engine: &mut Engine, interrupted: &Interrupt) {
     engine.wait_for_sinks(WRITE_TIMEOUT);
 }
 
-/// A progress bar, which is shown on a terminal only.
+/// Progress: on a terminal a bar, elsewhere a line now and then.
 struct Show {
     bar: Option<ProgressBar>,
+    wanted: bool,
+    /// Since a stream is received.
+    lines: Option<PlainLines>,
     next: Time,
 }
 
 impl Show {
     fn new(wanted: bool) -> Self {
-        let bar = wanted.then(|| {
+        let bar = (wanted && std::io::stderr().is_terminal()).then(|| {
             let bar = ProgressBar::with_draw_target(Some(1), ProgressDrawTarget::stderr());
             if let Ok(style) = ProgressStyle::with_template("{bar:20} {percent:>3}%  {wide_msg}") {
                 bar.set_style(style);
             }
             bar
         });
-        Self { bar, next: Time::ZERO }
+        Self { bar, wanted, lines: None, next: Time::ZERO }
     }
 
     fn clear(&self) {
@@ -261,13 +265,23 @@ impl Show {
 
     /// Draws at most every 200 ms; returns when to call it again.
     fn draw(&mut self, engine: &Engine) -> Option<Time> {
-        let bar = self.bar.as_ref()?;
+        if !self.wanted {
+            return None;
+        }
         let now = engine.clock().now();
         let incoming = engine.incoming();
-        let first = incoming.first()?;
+        let Some(first) = incoming.first() else {
+            self.lines = None;
+            return None;
+        };
+        let (bytes, of) = first.content;
+        let Some(bar) = &self.bar else {
+            let lines = self.lines.get_or_insert_with(|| PlainLines::new(now));
+            let fraction = bytes as f64 / of.unwrap_or(bytes).max(1) as f64;
+            return Some(lines.print(now, || (fraction, format!("{} received", size(bytes)))));
+        };
         if now >= self.next {
             self.next = now + Span::from_ms(200);
-            let (bytes, of) = first.content;
             bar.set_length(of.unwrap_or(bytes).max(1));
             bar.set_position(bytes);
             bar.set_message(size(bytes));

@@ -2,6 +2,7 @@
 
 use std::io::{IsTerminal as _, Read};
 use std::net::{IpAddr, SocketAddr};
+use std::path::Path;
 
 use indicatif::{MultiProgress, ProgressBar, ProgressDrawTarget, ProgressStyle};
 use miette::miette;
@@ -21,6 +22,7 @@ use super::args::{MethodArg, SendArgs, Way};
 use super::flow::FlowArgs;
 use super::outcome::{Outcome, interruption, is_complete, state, why};
 use super::{agent_client, compare, diagnose, dry_run, fabric};
+use crate::progress::PlainLines;
 use crate::shell::signal::Interrupt;
 use crate::shell::{escaped, events, exit, print, rate, size, status};
 
@@ -254,7 +256,10 @@ fn listing(args: &SendArgs) -> miette::Result<Option<Listing>> {
     if args.is_stdin() {
         return Ok(None);
     }
-    let listing = Listing::new(&args.files).map_err(|error| miette!("{error}"))?;
+    let excluded = args.excluded()?;
+    let is_excluded = |name: &Path, is_dir| excluded.matched(name, is_dir).is_ignore();
+    let listing = Listing::without(&args.files, &is_excluded)
+        .map_err(|error| miette!("{}", escaped(&error.to_string())))?;
     if let Some(first) = listing.skipped().first()
         && !args.skip_special
     {
@@ -265,13 +270,13 @@ fn listing(args: &SendArgs) -> miette::Result<Option<Listing>> {
         return Err(miette!(
             help = "--skip-special sends everything else",
             "{} is a symbolic link or a special file, which cannot be sent{others}",
-            first.display()
+            escaped(&first.to_string_lossy())
         ));
     }
     for path in listing.skipped() {
         status(&format!(
             "note: {} is a symbolic link or a special file and is not sent\n",
-            path.display()
+            escaped(&path.to_string_lossy())
         ));
     }
     Ok(Some(listing))
@@ -292,7 +297,7 @@ fn run(
     interrupted: &Interrupt,
 ) -> miette::Result<u8> {
     let keyed = args.common.key.is_some();
-    let shown = !args.common.quiet && !args.common.json && std::io::stderr().is_terminal();
+    let shown = !args.common.quiet && !args.common.json;
     let began = engine.clock().now();
     let mut show = Show::new(shown, args, began);
     let mut stopped = false;
@@ -341,7 +346,7 @@ fn run(
         status(&outcome.notes());
     }
     if let Some(error) = error {
-        status(&format!("error: {error}\n"));
+        status(&format!("error: {}\n", escaped(&error.to_string())));
         return Ok(exit::FAILED);
     }
     if stopped {
@@ -373,16 +378,28 @@ fn run(
             ),
             _ => format!("{}: {}", receiver.address, why(reason)),
         };
+        let text = text + &again(args, receiver, reason);
         status(&format!("error: {text}\n"));
     }
     Ok(code)
 }
 
-/// A progress bar for each receiver and one for all, shown on a terminal only.
+/// Returns what to do for a receiver that was lost: nothing that it has is sent again.
+fn again(args: &SendArgs, receiver: &ReceiverProgress, reason: Reason) -> String {
+    let returns = matches!(reason, Reason::Silent | Reason::Unknown | Reason::Left);
+    let has = receiver.there.unwrap_or(0) + receiver.have;
+    match returns && has > 0 && !args.is_stdin() {
+        true => format!("; run the same command again: it goes on at {}", size(has)),
+        false => String::new(),
+    }
+}
+
+/// Progress: on a terminal a bar for each receiver and one for all, elsewhere a line now and then.
 struct Show {
     bars: Vec<(SocketAddr, ProgressBar)>,
     total: Option<ProgressBar>,
     all: Option<MultiProgress>,
+    lines: Option<PlainLines>,
     began: Time,
     next: Time,
 }
@@ -392,28 +409,37 @@ const BARS: usize = 32;
 
 impl Show {
     fn new(wanted: bool, args: &SendArgs, began: Time) -> Self {
-        if !wanted {
-            return Self { bars: Vec::new(), total: None, all: None, began, next: Time::ZERO };
+        let (mut bars, mut total, mut all, mut lines) = (Vec::new(), None, None, None);
+        if wanted && std::io::stderr().is_terminal() {
+            let multi = MultiProgress::with_draw_target(ProgressDrawTarget::stderr());
+            let add = |name: String| {
+                let bar = multi.add(ProgressBar::new(1));
+                let style = "{prefix:22} {bar:20} {percent:>3}%  {wide_msg}";
+                if let Ok(style) = ProgressStyle::with_template(style) {
+                    bar.set_style(style);
+                }
+                bar.set_prefix(name);
+                bar
+            };
+            bars = args.to.iter().take(BARS).map(|to| (*to, add(to.to_string()))).collect();
+            total = Some(add("total".to_owned()));
+            all = Some(multi);
+        } else if wanted {
+            lines = Some(PlainLines::new(began));
         }
-        let all = MultiProgress::with_draw_target(ProgressDrawTarget::stderr());
-        let add = |name: String| {
-            let bar = all.add(ProgressBar::new(1));
-            let style = "{prefix:22} {bar:20} {percent:>3}%  {wide_msg}";
-            if let Ok(style) = ProgressStyle::with_template(style) {
-                bar.set_style(style);
-            }
-            bar.set_prefix(name);
-            bar
-        };
-        let bars = args.to.iter().take(BARS).map(|to| (*to, add(to.to_string()))).collect();
-        let total = Some(add("total".to_owned()));
-        Self { bars, total, all: Some(all), began, next: Time::ZERO }
+        Self { bars, total, all, lines, began, next: Time::ZERO }
     }
 
     /// Draws at most every 200 ms; returns when to call it again.
     fn draw(&mut self, engine: &Engine, cast: &Cast) -> Option<Time> {
-        self.all.as_ref()?;
         let now = engine.clock().now();
+        if let Some(lines) = &mut self.lines {
+            return Some(lines.print(now, || {
+                let sums = Sums::of(&cast.view(engine).sent, now.since(self.began));
+                (sums.have as f64 / sums.of.max(1) as f64, sums.text())
+            }));
+        }
+        self.all.as_ref()?;
         if now >= self.next {
             self.next = now + Span::from_ms(200);
             let view = cast.view(engine).sent;

@@ -158,3 +158,36 @@ fn with_checksum_the_content_decides() {
     // What has another time only was not sent, and has the time that was sent.
     assert_eq!(there(&scene.send(&[])), [BYTES]);
 }
+
+#[test]
+fn what_is_excluded_is_not_sent_and_links_below_it_are_no_error() {
+    let scene = Scene::new(1, &[]);
+    std::os::unix::fs::symlink("x", scene.source.join("sub/deep/link")).unwrap();
+    scene.send(&["--exclude", "deep/", "--exclude", "/tree/b*", "--exclude", "f3*"]);
+    let there = |path: &str| scene.at(0, path).exists();
+    assert!(there("tree/f0") && there("tree/sub/f1"));
+    for path in ["tree/big", "tree/sub/deep", "tree/f3", "tree/f30"] {
+        assert!(!there(path), "{path}");
+    }
+}
+
+/// The files that a killed sender has completed are not in the next stream, which goes on with the incomplete one all the same.
+#[test]
+fn an_incomplete_file_goes_on_though_others_are_complete() {
+    let scene = Scene::new(1, &[]);
+    write(&scene.source.join("zz"), &content(24_000_000), 1_000_000);
+    let source = scene.source.to_str().unwrap();
+    let mut command = rackweave(&["send", source, "--to", &scene.to(), "--rate", "200 Mbps", "-q"]);
+    let mut first = command.spawn().unwrap();
+    let part = scene.at(0, "tree/zz.part");
+    while !part.metadata().is_ok_and(|meta| meta.len() > 15_000_000) {
+        std::thread::yield_now();
+    }
+    first.kill().unwrap();
+    first.wait().unwrap();
+    let document = scene.send(&["--rate", "200 Mbps"]);
+    assert_eq!(there(&document), [BYTES]);
+    // Up to a window, and what waits for the disk, is sent before the sender knows.
+    assert!(link_bytes(&document) < 20_000_000, "{document}");
+    assert!(fs::read(scene.at(0, "tree/zz")).unwrap() == content(24_000_000));
+}

@@ -110,6 +110,7 @@ impl Network {
     /// The network of a single address.
     #[must_use]
     pub const fn single(address: IpAddr) -> Self {
+        let address = address.to_canonical();
         let prefix = if address.is_ipv4() { 32 } else { 128 };
         Self { address, prefix }
     }
@@ -117,7 +118,7 @@ impl Network {
     /// Whether an address belongs to the network.
     #[must_use]
     pub fn contains(&self, address: IpAddr) -> bool {
-        let (ours, theirs, bits) = match (self.address, address) {
+        let (ours, theirs, bits) = match (self.address, address.to_canonical()) {
             (IpAddr::V4(ours), IpAddr::V4(theirs)) => {
                 (u128::from(ours.to_bits()), u128::from(theirs.to_bits()), 32)
             }
@@ -144,12 +145,14 @@ impl std::str::FromStr for Network {
             Some((address, prefix)) => (address, prefix),
         };
         let address: IpAddr = address.parse().map_err(|_| wrong())?;
-        let prefix = prefix.parse().map_err(|_| wrong())?;
-        if prefix > Self::single(address).prefix {
-            Err(wrong())
-        } else {
-            Ok(Self { address, prefix })
-        }
+        let prefix: u8 = prefix.parse().map_err(|_| wrong())?;
+        let single = Self::single(address);
+        // An IPv4-mapped IPv6 network is the IPv4 network.
+        let prefix = match address.is_ipv6() && single.address.is_ipv4() {
+            true => prefix.checked_sub(96).ok_or_else(wrong)?,
+            false => prefix,
+        };
+        if prefix > single.prefix { Err(wrong()) } else { Ok(Self { prefix, ..single }) }
     }
 }
 
@@ -167,7 +170,14 @@ mod tests {
         assert!(all.contains("192.0.2.1".parse().unwrap()));
         let one: Network = "::1".parse().unwrap();
         assert!(one.contains("::1".parse().unwrap()) && !one.contains("::2".parse().unwrap()));
-        for wrong in ["", "10.0.0.0/33", "10.0.0/8", "x", "::/129", "10.0.0.0/"] {
+        for mapped in ["::ffff:10.1.0.0/112", "10.1.0.0/16"] {
+            let mapped: Network = mapped.parse().unwrap();
+            assert_eq!(mapped, network);
+            assert!(mapped.contains("::ffff:10.1.2.3".parse().unwrap()));
+        }
+        for wrong in
+            ["", "10.0.0.0/33", "::ffff:10.0.0.0/64", "10.0.0/8", "x", "::/129", "10.0.0.0/"]
+        {
             assert!(wrong.parse::<Network>().is_err(), "{wrong}");
         }
     }

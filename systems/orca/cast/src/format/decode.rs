@@ -87,6 +87,15 @@ pub trait Visitor {
         None
     }
 
+    /// Called after [`Self::known`] has returned nothing. The decoder needs no chunks that the consumer has; the hash of the
+    /// whole file is compared in the end.
+    ///
+    /// # Errors
+    /// If the consumer stops the stream.
+    fn kept(&mut self) -> Result<Kept, Self::Error> {
+        Ok(Kept::default())
+    }
+
     /// Called with the next bytes of the file. They are not verified until the next call of [`Self::chunk`].
     ///
     /// # Errors
@@ -122,6 +131,15 @@ enum State {
     /// The decoder is in a file: a chunk or a file end record follows.
     Inside,
     Ended,
+}
+
+/// The first chunks of a file that a consumer has, each of [`CHUNK`] bytes.
+#[derive(Clone, Debug, Default)]
+pub struct Kept {
+    /// Their hashes.
+    pub hashes: Vec<Hash>,
+    /// The BLAKE3 hash of the first chunk as a whole file, if there is only one chunk.
+    pub single: Option<Hash>,
 }
 
 /// The position at which a decoder resumes: after `hashes.len()` whole chunks of a file of known length, or between
@@ -365,6 +383,31 @@ impl Decoder {
         }
     }
 
+    /// Begins a file whose record ends at this offset.
+    fn begin_file<V: Visitor>(
+        &mut self,
+        header: &FileHeader,
+        at: u64,
+        visitor: &mut V,
+    ) -> Result<(), V::Error> {
+        self.file = FileState { known: header.length, ..FileState::default() };
+        self.state = State::Inside;
+        let Some(length) = header.length else { return Ok(()) };
+        if let Some(hash) = visitor.known() {
+            (self.file.given, self.file.bytes) = (Some(hash), length);
+            // A chunk that follows would be out of place.
+            self.file.short = true;
+            self.skip = super::chunks_bytes(length);
+        } else {
+            let Kept { hashes, single } = visitor.kept()?;
+            self.file.bytes = hashes.len() as u64 * CHUNK as u64;
+            hashes.into_iter().for_each(|hash| self.file.tree.push(hash, single));
+            self.skip = super::chunks_bytes(self.file.bytes);
+        }
+        self.at = at + self.skip;
+        Ok(())
+    }
+
     /// Handles a complete record.
     fn record<V: Visitor>(&mut self, record: &[u8], visitor: &mut V) -> Result<(), V::Error> {
         let begins = self.at;
@@ -391,17 +434,7 @@ impl Decoder {
                 if header.directory {
                     self.files += 1;
                 } else {
-                    self.file = FileState { known: header.length, ..FileState::default() };
-                    self.state = State::Inside;
-                    if let Some(length) = header.length
-                        && let Some(hash) = visitor.known()
-                    {
-                        (self.file.given, self.file.bytes) = (Some(hash), length);
-                        // A chunk that follows would be out of place.
-                        self.file.short = true;
-                        self.skip = super::chunks_bytes(length);
-                        self.at = at + self.skip;
-                    }
+                    self.begin_file(&header, at, visitor)?;
                 }
             }
             tag::CHUNK => {

@@ -29,7 +29,7 @@ mod path;
 mod tests;
 pub mod tree;
 
-pub use decode::{DecodeError, Decoder, Resume, Visitor};
+pub use decode::{DecodeError, Decoder, Kept, Resume, Visitor};
 pub use encode::{
     DIGEST_BYTES, END_BYTES, FILE_END_BYTES, START_BYTES, StreamDigest, chunk_front, digest, end,
     file, file_end, file_record_bytes, start,

@@ -251,6 +251,9 @@ impl Cast {
             let apart = by_unicast.iter().filter(|host| hosts.contains(host)).copied();
             engine.serve_by_unicast(session, &apart.collect::<Vec<_>>());
         }
+        if self.catalogue.is_some() {
+            engine.expect_back(session, hosts);
+        }
         self.sessions.insert(session, engine.clock().now());
         for host in hosts {
             if let Some(receiver) = self.hosts.get_mut(host) {

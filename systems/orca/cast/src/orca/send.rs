@@ -72,6 +72,8 @@ pub(super) struct Receiver {
     lost: Option<Time>,
     retry: Option<Time>,
     joined: bool,
+    /// Whether it was in an earlier session of the same cast: if it is silent now, it may return.
+    was_there: bool,
     /// Whether multicast does not reach it.
     by_unicast: bool,
     /// Its state at the end of the last session that it was in, if the present one goes on without it.
@@ -176,6 +178,16 @@ impl<P: EnginePlatform> Engine<P> {
                 receiver.by_unicast = true;
             }
             self.host.serve_by_unicast(session, *host);
+        }
+    }
+
+    /// Records that these receivers of an outgoing session have answered in an earlier one: they are invited again as if they
+    /// had joined this one.
+    pub(super) fn expect_back(&mut self, session: Session, hosts: &[HostId]) {
+        for host in hosts {
+            if let Some(receiver) = self.receiver(session, *host) {
+                receiver.was_there = true;
+            }
         }
     }
 
@@ -354,7 +366,7 @@ impl<P: EnginePlatform> Engine<P> {
                     let lost = *receiver.lost.get_or_insert(now);
                     // A receiver that had joined may have been restarted and return. If it needs bytes that the session
                     // has released, the session that follows this one has them.
-                    let back = receiver.joined
+                    let back = (receiver.joined || receiver.was_there)
                         && match reason {
                             Reason::Silent | Reason::Unknown => true,
                             Reason::TooLate => readable,

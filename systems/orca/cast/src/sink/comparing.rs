@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::folder::{FolderConfig, hash_of, set_attributes};
+use super::state;
 use super::{Answer, Comparison, Sink, SinkError};
 use crate::format::{FileHeader, Hash, Lacking, MANIFEST_FRONT, Manifest, ManifestEntry, Purpose};
 use crate::store::disk::FileKind;
@@ -148,7 +149,11 @@ fn is_there(
                     && found.mode == u32::from(header.mode) | 0o700
             }));
     }
-    file_is_there(config, &at, header, *hash, purpose)
+    let found = file_is_there(config, &at, header, *hash, purpose)?;
+    if found && !purpose.dry_run {
+        state::remove_table(root, header);
+    }
+    Ok(found)
 }
 
 /// Returns whether a file is there: one of the length and time, or with a hash one of the length and the hash.

@@ -11,7 +11,8 @@ use super::state::{self, Done, Found, Place, State};
 use super::{FileDone, Sink, SinkError};
 use crate::format::tree::chunk_hash;
 use crate::format::{
-    CHUNK, CHUNK_FRONT, DecodeError, Decoder, FileHeader, HASH, Hash, Resume, StreamDigest, Visitor,
+    CHUNK, CHUNK_FRONT, DecodeError, Decoder, FileHeader, HASH, Hash, Kept, Resume, StreamDigest,
+    Visitor,
 };
 use crate::store::disk::{DiskFile, Reading};
 use crate::store::{
@@ -190,10 +191,9 @@ pub(super) fn set_attributes(file: &dyn DiskFile, header: &FileHeader) -> io::Re
     Ok(())
 }
 
-/// Returns an identifier of a file's content: the stream, and the offset of the file's first chunk.
-fn content(stream: u128, at: u64, header: &FileHeader) -> Hash {
-    let mut bytes = stream.to_be_bytes().to_vec();
-    bytes.extend_from_slice(&at.to_be_bytes());
+/// Returns an identifier of a file's content: its name and attributes. Another content is found by the hash of the file.
+fn content(header: &FileHeader) -> Hash {
+    let mut bytes = Vec::new();
     crate::format::file(header, &mut bytes);
     *blake3::hash(&bytes).as_bytes()
 }
@@ -276,6 +276,7 @@ impl Writer {
             if !self.is_present(done)? {
                 break;
             }
+            state::remove_table(&self.root, &done.header);
             present += 1;
         }
         let Some(first) = found.done.get(present) else {
@@ -336,6 +337,7 @@ impl Writer {
             file.sync().map_err(wrap)?;
             dir.sync()?;
         }
+        state::remove_table(&self.root, &header);
         self.done.push(FileDone { path, bytes: length, hash });
         (self.files, self.bytes) = (self.files + 1, self.bytes + length);
         self.digest_file(&header, &hash);
@@ -353,17 +355,17 @@ impl Writer {
         Place { at, files: self.files, bytes: self.bytes }
     }
 
-    /// Opens the file whose first chunk is at this offset of the stream.
-    fn open(&mut self, header: &FileHeader, at: u64, resume: bool) -> Result<(), SinkError> {
+    /// Opens a file, with the chunks that an earlier attempt has left.
+    fn open(&mut self, header: &FileHeader) -> Result<(), SinkError> {
         let entry = self.place(header)?;
         let resumable = header.length.is_some_and(|length| length >= CHUNK as u64);
         let left = self.left.take_if(|path| *path == header.path).is_some();
         let store = BlockStore::open(BlockConfig {
             target: entry.clone(),
-            table: resumable.then(|| self.root.entry(&state::table_name(self.stream))),
-            content: content(self.stream, at, header),
+            table: resumable.then(|| self.root.entry(&state::table_name(&header.path))),
+            content: content(header),
             length: header.length,
-            resume,
+            resume: true,
             replace: self.config.overwrite,
             ours: self.config.overwrite || left,
             cancel: self.config.cancel.clone(),
@@ -389,20 +391,10 @@ impl Writer {
     /// Opens the file that was being written, and moves `resume` past its chunks up to the first one that is missing.
     fn resume_file(&mut self, resume: &mut Resume) -> Result<(), SinkError> {
         let Some((header, hashes)) = &mut resume.file else { return Ok(()) };
-        self.open(header, resume.at, true)?;
-        let Some(current) = &mut self.current else { return Ok(()) };
-        let store = &mut current.store;
-        // Only whole chunks count: after a short one comes the end of the file, which is sent again.
-        let whole = header.length.unwrap_or(0) / CHUNK as u64;
-        let right = (0..whole).map_while(|block| store.hash(block));
-        hashes.extend(right);
-        let right = hashes.len() as u64;
-        if right == 1
-            && let Some(bytes) = store.read(0)?
-        {
-            resume.single = chunk_hash(0, bytes).1;
-        }
-        current.bytes = right * CHUNK as u64;
+        self.open(header)?;
+        let kept = self.kept()?;
+        let right = kept.hashes.len() as u64;
+        (*hashes, resume.single) = (kept.hashes, kept.single);
         let framed = (CHUNK_FRONT + CHUNK + HASH) as u64;
         // Offsets in a stream have 48 bits, but the stored state may contain anything.
         resume.at = resume.at.saturating_add(right * framed).min(u64::MAX >> 1);
@@ -486,7 +478,7 @@ impl Visitor for Writer {
                 return Ok(());
             }
         }
-        self.open(header, at, false)?;
+        self.open(header)?;
         if self.current.as_ref().is_some_and(|current| current.resumable) {
             let place = self.place_at(at);
             self.note(|state| state.begin(header, place))?;
@@ -496,6 +488,20 @@ impl Visitor for Writer {
 
     fn known(&mut self) -> Option<Hash> {
         self.known.as_ref().map(|known| known.hash)
+    }
+
+    fn kept(&mut self) -> Result<Kept, SinkError> {
+        let Some(current) = &mut self.current else { return Ok(Kept::default()) };
+        let store = &mut current.store;
+        // Only whole chunks count: after a short one comes the end of the file, which is sent again.
+        let whole = current.header.length.unwrap_or(0) / CHUNK as u64;
+        let hashes: Vec<Hash> = (0..whole).map_while(|block| store.hash(block)).collect();
+        let single = match hashes.len() {
+            1 => store.read(0)?.and_then(|bytes| chunk_hash(0, bytes).1),
+            _ => None,
+        };
+        current.bytes = hashes.len() as u64 * CHUNK as u64;
+        Ok(Kept { hashes, single })
     }
 
     /// Bytes are written immediately, while they are in the processor's cache. A chunk that turns out to be wrong is
@@ -560,9 +566,7 @@ impl Sink for Folder {
             result = self.writer.replace_known();
         }
         // Without the lock, another attempt can write the file.
-        if result.is_err() {
-            self.writer.current = None;
-        }
+        let failed = self.writer.current.take_if(|_| result.is_err());
         // Either the file has changed since its first chunks arrived (but not its length and time), or the state is
         // damaged: the next attempt starts from the beginning.
         let stale = match &result {
@@ -576,8 +580,14 @@ impl Sink for Folder {
             Err(SinkError::Stream(_)) => self.begins_at > 0,
             _ => false,
         };
-        if stale && let Some(state) = self.writer.state.take() {
-            state.remove();
+        if stale {
+            if let Some(current) = failed {
+                let table = state::table_name(&current.header.path);
+                let _ = self.writer.root.entry(&table).remove();
+            }
+            if let Some(state) = self.writer.state.take() {
+                state.remove();
+            }
         }
         result
     }

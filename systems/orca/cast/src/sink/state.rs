@@ -14,7 +14,9 @@
 use std::ffi::OsString;
 use std::io::{self, Read as _};
 
-use crate::format::{DecodeError, Decoder, FileHeader, HASH, Hash, Resume, StreamDigest, Visitor};
+use crate::format::{
+    CHUNK, DecodeError, Decoder, FileHeader, HASH, Hash, Resume, StreamDigest, Visitor,
+};
 use crate::store::disk::{DiskFile, Reading, write_all_at};
 use crate::store::{Dir, fault};
 
@@ -52,9 +54,22 @@ fn temporary_name(stream: u128) -> OsString {
     format!(".rackweave-cast-{stream:032x}.new").into()
 }
 
-/// Returns the file name of the block table of a stream's current file.
-pub(super) fn table_name(stream: u128) -> OsString {
-    format!(".rackweave-cast-{stream:032x}.blocks").into()
+/// Returns the file name of the block table of a file that is incomplete, by the file's path in the stream: the next cast,
+/// of whatever files, finds it.
+pub(super) fn table_name(path: &[u8]) -> OsString {
+    let hash = blake3::hash(path).to_hex();
+    format!(".rackweave-cast-{}.blocks", &hash[..32]).into()
+}
+
+/// Removes the table of a file that has its name: an attempt that was killed before it did so has left it.
+pub(super) fn remove_table(root: &Dir, header: &FileHeader) {
+    if header.length >= Some(CHUNK as u64) {
+        let table = root.entry(&table_name(&header.path));
+        if table.kind().is_some() {
+            // It does not match the next content.
+            let _ = table.remove();
+        }
+    }
 }
 
 /// A position in a stream.
@@ -170,11 +185,10 @@ impl State {
         self.append(DONE, header, Some(hash), place)
     }
 
-    /// Removes the state, and the table of an incomplete file.
+    /// Removes the state.
     pub(super) fn remove(self) {
-        // If they cannot be removed, the next attempt finds them to be stale.
+        // If it cannot be removed, the next attempt finds it to be stale.
         let _ = self.dir.entry(&name(self.stream)).remove();
-        let _ = self.dir.entry(&table_name(self.stream)).remove();
     }
 }
 

@@ -1,6 +1,7 @@
 //! Files and directories that can be sent, and their names in a stream.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::ffi::OsStr;
 use std::fs::{File, Metadata};
 use std::io::{self, Read as _};
 use std::os::unix::ffi::OsStrExt as _;
@@ -9,6 +10,9 @@ use std::path::{Path, PathBuf};
 
 use super::{Catalogue, Files, Source, SourceError, read_error};
 use crate::format::{self, FileHeader, Hash};
+
+/// Says whether a name in the stream is excluded, and gets whether it is a directory's.
+pub type Excluded<'a> = dyn Fn(&Path, bool) -> bool + 'a;
 
 /// A file or directory.
 #[derive(Debug)]
@@ -34,6 +38,15 @@ impl Listing {
     /// # Errors
     /// If one of them cannot be read or has no name.
     pub fn new(paths: &[PathBuf]) -> Result<Self, SourceError> {
+        Self::without(paths, &|_, _| false)
+    }
+
+    /// As [`Self::new`], without the files and directories whose names in the stream are excluded; the second argument says
+    /// whether it is a directory. Nothing below an excluded directory is read.
+    ///
+    /// # Errors
+    /// The same as for [`Self::new`].
+    pub fn without(paths: &[PathBuf], excluded: &Excluded<'_>) -> Result<Self, SourceError> {
         let mut found = Vec::new();
         let mut skipped = Vec::new();
         for path in in_order(paths) {
@@ -48,7 +61,7 @@ impl Listing {
                 None => whole.file_name().map(|name| name.as_bytes().to_vec()),
             };
             let name = name.ok_or_else(|| SourceError::NoName { path: path.clone() })?;
-            walk(&whole, &name, meta, &mut found, &mut skipped)?;
+            walk(&whole, &name, meta, excluded, (&mut found, &mut skipped))?;
         }
         let mut names = BTreeSet::new();
         for Found { header, .. } in &found {
@@ -148,9 +161,12 @@ fn walk(
     local: &Path,
     name: &[u8],
     meta: Metadata,
-    found: &mut Vec<Found>,
-    skipped: &mut Vec<PathBuf>,
+    excluded: &Excluded<'_>,
+    (found, skipped): (&mut Vec<Found>, &mut Vec<PathBuf>),
 ) -> Result<(), SourceError> {
+    if excluded(Path::new(OsStr::from_bytes(name)), meta.is_dir()) {
+        return Ok(());
+    }
     format::check_path(name).map_err(|_| SourceError::NoName { path: local.to_owned() })?;
     let header = header_of(name, &meta);
     if !meta.is_dir() {
@@ -168,14 +184,14 @@ fn walk(
     for entry in inside {
         let path = entry.path();
         let meta = entry.metadata().map_err(|error| read_error(&path, error))?;
+        let name = [name, b"/", entry.file_name().as_bytes()].concat();
         if !meta.is_file() && !meta.is_dir() {
-            skipped.push(path);
+            if !excluded(Path::new(OsStr::from_bytes(&name)), false) {
+                skipped.push(path);
+            }
             continue;
         }
-        let mut name = name.to_vec();
-        name.push(b'/');
-        name.extend_from_slice(entry.file_name().as_bytes());
-        walk(&path, &name, meta, found, skipped)?;
+        walk(&path, &name, meta, excluded, (found, skipped))?;
     }
     Ok(())
 }

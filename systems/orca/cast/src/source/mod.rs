@@ -14,7 +14,7 @@ use bytes::Bytes;
 use smallvec::SmallVec;
 
 pub use self::files::Files;
-pub use self::listing::Listing;
+pub use self::listing::{Excluded, Listing};
 pub use self::memory::Memory;
 pub use self::pipe::Pipe;
 use crate::format::{FileHeader, Hash};

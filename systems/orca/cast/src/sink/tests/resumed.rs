@@ -259,7 +259,7 @@ fn hashing_ends_with_the_transfer() {
     drop(sink);
     let part = std::fs::File::options().write(true).open(to.path().join("big.part")).unwrap();
     part.set_len(SPARSE).unwrap();
-    let table = to.path().join(state::table_name(stream));
+    let table = to.path().join(state::table_name(b"big"));
     let mut entries = std::fs::read(&table).unwrap();
     entries.resize(entries.len() + 32 * 200_000, 1);
     std::fs::write(&table, &entries).unwrap();
