@@ -158,10 +158,7 @@ impl Explanation {
             let is_long = end.as_us_f64() > LONG_DRAIN * started.as_us_f64();
             is_long.then(|| (share, why_it_drains(stream, measure.stop_load)))
         });
-        let is_tcp =
-            stream.is_some_and(|stream| matches!(stream.transport, TransportConfig::Tcp(_)));
-        let per_message =
-            if is_tcp { CPU_SECONDS_PER_TCP_MESSAGE } else { CPU_SECONDS_PER_MESSAGE };
+        let per_message = cpu_s_per_message(stream);
         let window = started.map(|until| [measure.warmup, until]);
         let (core_link_gbps, oversubscription) = core_of(&fabric.topology);
         let slower = if hosts > CACHED_HOSTS { 2.0 } else { 1.0 };
@@ -303,6 +300,14 @@ fn one_thread(point: &PointSpec) -> Option<String> {
             Some("a central scheduler decides for all hosts at once".into())
         }
         _ => Some("it is measured by nodes, which act on each other at once".into()),
+    }
+}
+
+/// What a message costs in addition to its packets.
+fn cpu_s_per_message(stream: Option<&StreamConfig>) -> f64 {
+    match stream.map(|stream| &stream.transport) {
+        Some(TransportConfig::Tcp(_)) => CPU_SECONDS_PER_TCP_MESSAGE,
+        _ => CPU_SECONDS_PER_MESSAGE,
     }
 }
 
