@@ -178,9 +178,10 @@ fn point_limit(text: &str) -> Result<Duration, String> {
 /// Search the parameters of a transport that suit a scenario best.
 ///
 /// Varies the few keys that the transport's paper names, one after the other, in steps from the
-/// values for this fabric, for the lowest 99th percentile of slowdown at a goodput within 1 % of the
-/// best and with no unfinished messages. Runs of the search have an eighth of the messages; the best
-/// are run in full. Prints what was found as a case of a sweep. The result does not depend on --jobs.
+/// values for this fabric, for the lowest 99th percentile of slowdown of the measured messages, with
+/// no unfinished ones; where load waits for messages to end, also at a goodput within 1 % of the
+/// best. That of background streams is printed and decides nothing. Runs of the search have an
+/// eighth of the messages; the best are run in full. Prints what was found as a case of a sweep. The result does not depend on --jobs.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:\n  \
     rackweave tune quickstart --transport dctcp\n  \

@@ -50,7 +50,11 @@ pub(crate) fn explore(args: ExploreArgs) -> miette::Result<u8> {
         let _ = stop.send(());
     })?;
     let page = Explore::start(Config { text, sets, port })?;
-    print(&format!("http://{}/\nCtrl-C ends it.\n", page.address()))?;
+    // Without its address the page is of no use.
+    if let Err(error) = print(&format!("{}\nCtrl-C ends it.\n", page.url())) {
+        page.end();
+        return Err(error);
+    }
     // The sender lives as long as the handler, which is as long as the process.
     let _ = stopped.recv();
     page.end();

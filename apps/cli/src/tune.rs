@@ -80,8 +80,13 @@ fn folder_of(file: &Path) -> &Path {
     file.parent().filter(|it| !it.as_os_str().is_empty()).unwrap_or(Path::new("."))
 }
 
-/// Writes a file that appears when it is whole.
+/// Writes a file that appears when it is whole, in place of what a link names. What is no regular file, such as a device, is written to.
 fn write(file: &Path, text: &str) -> std::io::Result<()> {
+    let target = std::fs::canonicalize(file).unwrap_or_else(|_| file.to_owned());
+    let file = target.as_path();
+    if file.metadata().is_ok_and(|about| !about.is_file()) {
+        return std::fs::OpenOptions::new().write(true).open(file)?.write_all(text.as_bytes());
+    }
     let mut builder = tempfile::Builder::new();
     // Readable for others, as far as the process permits: `tempfile` gives a file to its owner only.
     #[cfg(unix)]
@@ -121,4 +126,41 @@ fn described(tuned: &Tuned) -> String {
         text += &format!("    {key} = {value}\n");
     }
     text + "\n"
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[cfg(unix)]
+    #[test]
+    fn a_link_stays_and_what_it_names_is_replaced_whole() {
+        let folder = tempfile::tempdir().unwrap();
+        let (target, link) = (folder.path().join("target"), folder.path().join("link"));
+        std::fs::write(&target, "before, and longer").unwrap();
+        std::os::unix::fs::symlink(&target, &link).unwrap();
+        write(&link, "after").unwrap();
+        assert!(link.symlink_metadata().unwrap().is_symlink());
+        assert_eq!(std::fs::read_to_string(&target).unwrap(), "after");
+        let fresh = folder.path().join("fresh");
+        write(&fresh, "new").unwrap();
+        assert_eq!(std::fs::read_to_string(&fresh).unwrap(), "new");
+    }
+
+    /// A pipe that somebody reads gets the text, and is no file afterwards.
+    #[cfg(unix)]
+    #[test]
+    fn a_pipe_is_written_to() {
+        let folder = tempfile::tempdir().unwrap();
+        let pipe = folder.path().join("pipe");
+        let made = std::process::Command::new("mkfifo").arg(&pipe).status();
+        assert!(made.unwrap().success());
+        let read = {
+            let pipe = pipe.clone();
+            std::thread::spawn(move || std::fs::read_to_string(pipe).unwrap())
+        };
+        write(&pipe, "text").unwrap();
+        assert_eq!(read.join().unwrap(), "text");
+        assert!(!pipe.metadata().unwrap().is_file());
+    }
 }

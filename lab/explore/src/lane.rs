@@ -199,8 +199,9 @@ impl Watch {
         if let Some(speed) = plan.speed {
             let (from, since, _) = self.anchor;
             let per_tick = Span::TICK.as_us_f64() * 1e3;
-            let allowed =
-                from + Span::from_ticks((since.elapsed().as_secs_f64() * speed / per_tick) as u64);
+            let allowed = from.saturating_add(Span::from_ticks(
+                (since.elapsed().as_secs_f64() * speed / per_tick) as u64,
+            ));
             if at >= allowed {
                 return Step::Wait(Some(PATIENCE));
             }

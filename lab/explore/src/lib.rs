@@ -62,6 +62,7 @@ pub struct Explore {
     page: Page,
     session: Arc<Session>,
     end: watch::Sender<()>,
+    token: String,
 }
 
 impl Explore {
@@ -76,11 +77,11 @@ impl Explore {
         session.start(Start::default()).map_err(|why| ExploreError::Unwatchable(why.0))?;
         let address = SocketAddr::from((Ipv4Addr::LOCALHOST, port));
         let token = format!("{:032x}", rackweave_page::random());
-        let router = routes::router(Arc::clone(&session), token);
+        let router = routes::router(Arc::clone(&session), token.clone());
         let (end, ended) = watch::channel(());
         let page = Page::start(address, router, ended, Limits::default());
         let page = page.map_err(|source| ExploreError::Listen { address, source })?;
-        Ok(Self { page, session, end })
+        Ok(Self { page, session, end, token })
     }
 
     /// Where the page listens.
@@ -89,9 +90,15 @@ impl Explore {
         self.page.address
     }
 
+    /// The address of the page. Whoever has it can read and change the run, with the rights of this process.
+    #[must_use]
+    pub fn url(&self) -> String {
+        format!("http://{}/{}/", self.page.address, self.token)
+    }
+
     /// Ends the page and what runs.
     pub fn end(self) {
-        let Self { page, session, end } = self;
+        let Self { page, session, end, token: _ } = self;
         drop(end);
         session.end();
         page.join();

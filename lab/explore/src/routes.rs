@@ -1,5 +1,7 @@
 //! What is at which path, and for which requests.
 //!
+//! All paths begin with the page's token, a random number, so that other accounts of this machine read nothing either.
+//!
 //! | path | content |
 //! |---|---|
 //! | `/` | the page: HTML, style and script in one document that loads nothing else |
@@ -51,20 +53,28 @@ struct Page {
 
 pub(crate) fn router(session: Arc<Session>, token: String) -> Router {
     let readers = Arc::new(Semaphore::new(MOST_READERS));
+    // Every account of the machine reaches the port, and only whoever reads the command's output has the address.
+    let secret = token.clone();
+    let at = |path: &str| format!("/{secret}{path}");
     let page = Arc::new(Page { session, token, readers });
     let router = Router::new()
-        .route("/", get(index))
-        .route("/events", get(events))
-        .route("/state.json", get(state))
-        .route("/session.json", get(session_json))
-        .route("/scenario.toml", get(toml))
-        .route("/summary.json", get(summary))
-        .route("/trace.json", get(trace_json))
-        .route("/trace.csv", get(trace_csv))
-        .route("/start", post(start))
-        .route("/control", post(control))
-        .route("/trace", post(take_trace))
-        .fallback(|| async { refused(StatusCode::NOT_FOUND, "there is nothing here\n") })
+        .route(&at("/"), get(index))
+        .route(&at("/events"), get(events))
+        .route(&at("/state.json"), get(state))
+        .route(&at("/session.json"), get(session_json))
+        .route(&at("/scenario.toml"), get(toml))
+        .route(&at("/summary.json"), get(summary))
+        .route(&at("/trace.json"), get(trace_json))
+        .route(&at("/trace.csv"), get(trace_csv))
+        .route(&at("/start"), post(start))
+        .route(&at("/control"), post(control))
+        .route(&at("/trace"), post(take_trace))
+        .fallback(|| async {
+            refused(
+                StatusCode::NOT_FOUND,
+                "there is nothing here: open the address that `rackweave explore` prints\n",
+            )
+        })
         .with_state(page);
     guarded(router, Vec::new())
 }

@@ -3,7 +3,7 @@
 //! The reference is the scenario on the best fabric: a buffer without a limit, or uplinks that carry all that hosts send. A ladder of
 //! cheaper values is run, and then three more between the cheapest value that is good and the next one. A value is good if, in every point
 //! and stream of the transport, the 99th percentile of slowdown is within a tolerance of the reference, no more messages are unfinished,
-//! and goodput is at most 1 % lower. A value counts only if all dearer ones are good too.
+//! and, unless the load is open, goodput is at most 1 % lower. A value counts only if all dearer ones are good too.
 //!
 //! Up to the first packet that finds no room, a run is that of a buffer without a limit: so the smallest buffer without loss is exactly
 //! the longest queue of that run.
@@ -85,7 +85,12 @@ fn drops(point: &PointSummary) -> u64 {
 }
 
 /// Compares a value's points with those of the reference.
-fn row(value: Option<f64>, points: &[PointSummary], best: &[PointSummary], within: f64) -> Row {
+fn row(
+    value: Option<f64>,
+    points: &[PointSummary],
+    best: &[PointSummary],
+    (within, is_open): (f64, bool),
+) -> Row {
     let pairs = || points.iter().zip(best);
     // A stream that measured nothing has no percentile, and no part in the comparison.
     let ratios = pairs().flat_map(|(point, best)| {
@@ -98,7 +103,7 @@ fn row(value: Option<f64>, points: &[PointSummary], best: &[PointSummary], withi
     let unfinished = unfinished(points);
     let is_good = points.len() == best.len()
         && p99 <= 1.0 + within
-        && goodput >= 1.0 - LESS_GOODPUT
+        && (is_open || goodput >= 1.0 - LESS_GOODPUT)
         && unfinished <= self::unfinished(best);
     let drops = points.iter().map(drops).sum();
     Row { value, p99, goodput, drops, unfinished, is_good }
@@ -145,6 +150,8 @@ struct Sizing<'a> {
     /// Makes the scenario one of this transport.
     select: Variant,
     within: f64,
+    /// Under an open load goodput does not count: see [`tune`].
+    is_open: bool,
 }
 
 impl Sizing<'_> {
@@ -160,7 +167,9 @@ impl Sizing<'_> {
         let values: Vec<Option<f64>> = values.iter().copied().map(Some).collect();
         let found = self.run(&values)?;
         let rows = values.iter().zip(&found);
-        Ok(rows.map(|(value, points)| row(*value, points, best, self.within)).collect())
+        Ok(rows
+            .map(|(value, points)| row(*value, points, best, (self.within, self.is_open)))
+            .collect())
     }
 }
 
@@ -196,7 +205,10 @@ pub fn size(
 ) -> Result<Smallest, SearchError> {
     let before = search.runs();
     let select = check(search, transport, need)?;
-    let sizing = Sizing { search, transport, need, select, within };
+    let (_, mut scenario) = tune::select(search, transport)?;
+    scenario.points.retain(|point| point.transport == transport);
+    let is_open = scenario.points.iter().all(tune::has_open_load);
+    let sizing = Sizing { search, transport, need, select, within, is_open };
     let reference = match need {
         Need::Buffer => None,
         Need::Links => Some(OVERSUBSCRIPTIONS[0]),
@@ -214,7 +226,7 @@ pub fn size(
             .with_help("`rackweave run SCENARIO --explain` shows the load that links are offered");
         return Err(error.into());
     }
-    let mut rows = vec![row(reference, &best, &best, within)];
+    let mut rows = vec![row(reference, &best, &best, (within, is_open))];
     let longest = best.iter().map(|point| point.queue_bytes.max).max().unwrap_or(0);
     let ladder: Vec<f64> = match need {
         Need::Links => OVERSUBSCRIPTIONS[1..].to_vec(),

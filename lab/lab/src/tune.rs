@@ -5,10 +5,11 @@
 //! new one if it is better by more than 1 %; a round that changes nothing is the last. These runs have an eighth of the messages. The
 //! best variants, and the scenario as it is, are then run in full, and the best of those is the result.
 //!
-//! Better is first fewer messages that did not end, then a goodput at most 1 % below the best, then a lower 99th percentile of
+//! Better is first fewer messages that did not end, then (unless the load is open) a goodput at most 1 % below the best, then a lower 99th percentile of
 //! slowdown: the geometric mean over the points, if the scenario sweeps something.
 
 use rackweave_scenario::derived::{Grid, Parameter};
+use rackweave_workload::Pattern;
 
 use crate::error::ScenarioError;
 use crate::results::PointSummary;
@@ -75,14 +76,16 @@ struct Trial {
 /// The varied keys with their values, as TOML.
 type Values = Vec<(String, String)>;
 
-/// Returns the index of the best trial. The first counts as the best unless another is better by [`WORTH`].
-fn best(trials: &[Trial]) -> usize {
+/// Returns the index of the best trial. The first counts as the best unless another is better by [`WORTH`]. Under an open load goodput does
+/// not count: if all messages end it is what was offered, over a time that the last of them decides by chance.
+fn best(trials: &[Trial], is_open: bool) -> usize {
     let fewest = trials.iter().map(|trial| trial.outcome.unfinished).min().unwrap_or(0);
     let all_end = |trial: &&Trial| trial.outcome.unfinished == fewest;
     let most =
         (trials.iter().filter(all_end)).map(|trial| trial.outcome.goodput_gbps).fold(0.0, f64::max);
-    let is_fit =
-        |trial: &Trial| all_end(&trial) && trial.outcome.goodput_gbps >= most * (1.0 - WORTH);
+    let is_fit = |trial: &Trial| {
+        all_end(&trial) && (is_open || trial.outcome.goodput_gbps >= most * (1.0 - WORTH))
+    };
     let p99 = |index: usize| trials[index].outcome.p99;
     let fit = (0..trials.len()).filter(|index| is_fit(&trials[*index]));
     let lowest = fit.min_by(|a, b| p99(*a).total_cmp(&p99(*b))).unwrap_or(0);
@@ -130,6 +133,8 @@ struct Tuning<'a> {
     select: Variant,
     /// Makes its runs shorter.
     fewer: Variant,
+    /// Whether messages start whatever the transport achieves.
+    is_open: bool,
 }
 
 impl Tuning<'_> {
@@ -177,7 +182,7 @@ impl Tuning<'_> {
                         seen.push(trial.clone());
                     }
                 }
-                now = line.swap_remove(best(&line));
+                now = line.swap_remove(best(&line, self.is_open));
             }
             if now == before {
                 break;
@@ -232,6 +237,13 @@ pub(crate) fn select(
     }))
 }
 
+/// Whether the measured messages start at their own times, whatever became of those before.
+pub(crate) fn has_open_load(point: &PointSpec) -> bool {
+    let pattern = point.config.streams.first().map(|stream| &stream.workload.pattern);
+    let is_open = matches!(pattern, Some(Pattern::OpenLoop { .. } | Pattern::Periodic { .. }));
+    is_open && point.study.is_messages()
+}
+
 /// Checks that a transport has parameters to search.
 ///
 /// # Errors
@@ -261,11 +273,13 @@ pub fn tune(search: &Search, transport: &str) -> Result<Tuned, SearchError> {
         true => vec![format!("measure.messages={fewer}")],
         false => Variant::new(),
     };
-    let tuning = Tuning { search, transport, select, fewer };
+    let is_open = scenario.points.iter().all(has_open_load);
+    let tuning = Tuning { search, transport, select, fewer, is_open };
     let mut seen = Vec::new();
     let searched = tuning.descend(&keys, &mut seen);
     let ended = |trials: Vec<Trial>, is_complete| {
-        let (Some(first), Some(found)) = (trials.first(), trials.get(best(&trials))) else {
+        let (Some(first), Some(found)) = (trials.first(), trials.get(best(&trials, is_open)))
+        else {
             let message = format!("{transport} has ended no measured message in any variant");
             return Err(SearchError::Scenario(ScenarioError::new(message)));
         };
@@ -288,7 +302,7 @@ pub fn tune(search: &Search, transport: &str) -> Result<Tuned, SearchError> {
     let mut finalists = vec![Values::new()];
     let mut left = seen.clone();
     while !left.is_empty() && finalists.len() <= FINALISTS {
-        let next = left.remove(best(&left)).values;
+        let next = left.remove(best(&left, is_open)).values;
         if !finalists.contains(&next) {
             finalists.push(next);
         }
@@ -361,7 +375,7 @@ mod tests {
 
     #[test]
     fn fewer_unfinished_messages_then_goodput_then_the_percentile_decide() {
-        let of = |trials: &[Trial]| best(trials);
+        let of = |trials: &[Trial]| best(trials, false);
         assert_eq!(of(&[trial(9.0, 10.0, 0), trial(5.0, 10.0, 1)]), 0);
         assert_eq!(of(&[trial(9.0, 10.0, 2), trial(50.0, 10.0, 1)]), 1);
         assert_eq!(of(&[trial(9.0, 10.0, 0), trial(5.0, 9.8, 0)]), 0, "2 % less goodput");
@@ -369,6 +383,9 @@ mod tests {
         assert_eq!(of(&[trial(9.0, 9.8, 0), trial(9.5, 10.0, 0)]), 1, "the first is not fit");
         assert_eq!(of(&[trial(9.0, 10.0, 0), trial(8.95, 10.0, 0)]), 0, "less than 1 % better");
         assert_eq!(of(&[trial(9.0, 10.0, 0), trial(8.8, 10.0, 0), trial(8.7, 10.0, 0)]), 2);
+        // Under an open load the goodput of a run whose messages have all ended says nothing.
+        assert_eq!(best(&[trial(4.3, 9.8, 0), trial(4.9, 10.0, 0)], true), 0);
+        assert_eq!(best(&[trial(9.0, 10.0, 0), trial(5.0, 9.0, 0)], true), 1);
     }
 
     fn search(jobs: usize) -> Search {

@@ -36,13 +36,13 @@ impl Explored {
         let mut line = String::new();
         BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
         let address = line.trim().strip_prefix("http://").and_then(|it| it.strip_suffix('/'));
-        let address: SocketAddr = address.unwrap_or_else(|| panic!("{line}")).parse().unwrap();
+        let (address, token) = address.and_then(|it| it.split_once('/')).expect(&line);
+        let address: SocketAddr = address.parse().unwrap();
         assert!(address.ip().is_loopback());
-        let mut explored = Self { child, address, token: String::new() };
+        let explored = Self { child, address, token: token.to_owned() };
         let (code, page) = explored.get("/");
         assert_eq!(code, 200);
-        let token = page.split("rackweave-token\" content=\"").nth(1).unwrap();
-        token.split('"').next().unwrap().clone_into(&mut explored.token);
+        assert!(page.contains(&format!("rackweave-token\" content=\"{token}\"")));
         explored
     }
 
@@ -60,12 +60,15 @@ impl Explored {
     }
 
     fn get(&self, path: &str) -> (u16, String) {
-        self.ask(&format!("GET {path} HTTP/1.0\r\nHost: {}", self.address), "")
+        let Self { address, token, .. } = self;
+        self.ask(&format!("GET /{token}{path} HTTP/1.0\r\nHost: {address}"), "")
     }
 
     fn post(&self, path: &str, body: &str) -> (u16, String) {
         let Self { address, token, .. } = self;
-        let head = format!("POST {path} HTTP/1.0\r\nHost: {address}\r\nX-Rackweave-Token: {token}");
+        let head = format!(
+            "POST /{token}{path} HTTP/1.0\r\nHost: {address}\r\nX-Rackweave-Token: {token}"
+        );
         self.ask(&head, body)
     }
 
@@ -171,15 +174,20 @@ fn only_the_page_itself_changes_a_run() {
     let before = explored.wait("paused");
     let step = r#"{"do": "step", "ns": 1000}"#;
     let post = |more: &str| {
-        explored.ask(&format!("POST /control HTTP/1.0\r\nHost: {address}{more}"), step).0
+        explored.ask(&format!("POST /{token}/control HTTP/1.0\r\nHost: {address}{more}"), step).0
     };
     assert_eq!(post(""), 403, "without a token");
     assert_eq!(post(&format!("\r\nX-Rackweave-Token: {}", token.replace(&token[..1], "z"))), 403);
     let own = format!("\r\nX-Rackweave-Token: {token}");
     assert_eq!(post(&format!("{own}\r\nOrigin: http://evil.example")), 403);
     assert_eq!(post(&format!("{own}\r\nSec-Fetch-Site: cross-site")), 403);
-    let foreign = "GET /state.json HTTP/1.0\r\nHost: evil.example";
-    assert_eq!(explored.ask(foreign, "").0, 421);
+    let foreign = format!("GET /{token}/state.json HTTP/1.0\r\nHost: evil.example");
+    assert_eq!(explored.ask(&foreign, "").0, 421);
+    // Whoever does not know the address, such as another account of this machine, reads nothing.
+    for path in ["/", "/state.json", "/session.json", "/0/state.json", "/control"] {
+        let (code, told) = explored.ask(&format!("GET {path} HTTP/1.0\r\nHost: {address}"), "");
+        assert!(code == 404 && !told.contains(token.as_str()), "{path}: {code} {told}");
+    }
     for path in ["/control", "/start", "/trace"] {
         assert_eq!(explored.get(path).0, 405, "{path}: a GET changes nothing");
     }

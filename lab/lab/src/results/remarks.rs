@@ -179,7 +179,11 @@ impl PointSummary {
                 self.end
             )
         });
-        let notes = left_out.into_iter().chain(self.doubts.iter().cloned());
+        let full = (warning.is_none() && !self.full_links.is_empty()).then(|| {
+            let links = self.full_links.join(", ");
+            format!("{links}: such numbers depend on how long the run is")
+        });
+        let notes = left_out.into_iter().chain(full).chain(self.doubts.iter().cloned());
         let notes = notes.map(|text| Remark { weight: Weight::Note, text });
         let windows = self.of_window().into_iter();
         let windows = windows.map(|text| Remark { weight: Weight::Window, text });
