@@ -188,6 +188,9 @@ fn a_signal_ends_hosts_of_which_one_hashes() {
         std::fs::create_dir(at).unwrap();
         sparse(&at.join("big"));
     }
+    // Length and time alone would tell that it is there.
+    let old = File::options().write(true).open(place.join("big")).unwrap();
+    old.set_modified(std::time::UNIX_EPOCH).unwrap();
     // Ten seconds are the time that what has arrived gets to be written. A machine with much else to do may take long without that, but
     // not each time.
     let ends_at_once = |is_receiver: bool, name: &str| {

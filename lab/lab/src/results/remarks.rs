@@ -109,7 +109,9 @@ impl PointSummary {
             parts.push(format!("unfinished messages grew from {from} to {to} since {since}"));
         }
         let without_steady_state = [End::Overloaded, End::Starved, End::TimeLimit, End::PointLimit];
-        if without_steady_state.iter().any(|end| self.end == end_name(*end)) {
+        // The links explain what is missing. If nothing is, the scenario wants the time limit as the end.
+        let has_none = without_steady_state.iter().any(|end| self.end == end_name(*end));
+        if has_none && !parts.is_empty() {
             parts.extend(self.full_links.iter().cloned());
         }
         if let Some((first, more)) = self.waiting.split_first() {
