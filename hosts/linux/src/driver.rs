@@ -198,8 +198,14 @@ impl<P: Platform> Driver<P> {
 
     /// The present time, never less than a time that was returned before.
     pub fn now(&mut self) -> Time {
-        self.last_now = self.last_now.max(self.socket.now(self.clock));
+        self.last_now = self.peek_now();
         self.last_now
+    }
+
+    /// What [`Driver::now`] would return.
+    #[must_use]
+    pub fn peek_now(&self) -> Time {
+        self.last_now.max(self.socket.now(self.clock))
     }
 
     /// The last time that [`Driver::now`] returned.

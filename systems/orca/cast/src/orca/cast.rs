@@ -223,7 +223,7 @@ impl Cast {
             catalogue: None,
             entries: Entries::default(),
             config,
-            began: engine.clock().now(),
+            began: engine.now(),
             order: hosts.to_vec(),
             hosts: hosts.iter().map(receiver).collect(),
             manifest: None,
@@ -254,7 +254,7 @@ impl Cast {
         if self.catalogue.is_some() {
             engine.expect_back(session, hosts);
         }
-        self.sessions.insert(session, engine.clock().now());
+        self.sessions.insert(session, engine.now());
         for host in hosts {
             if let Some(receiver) = self.hosts.get_mut(host) {
                 receiver.stage = Stage::Sending(session);
@@ -265,7 +265,7 @@ impl Cast {
 
     /// Handles an event of the engine.
     pub fn handle<P: EnginePlatform>(&mut self, engine: &Engine<P>, event: EngineEvent) {
-        let now = engine.clock().now();
+        let now = engine.now();
         match event {
             EngineEvent::Answered { host, lacking, .. } => {
                 let lacking = lacking.map(|lacking| {
@@ -375,7 +375,7 @@ impl Cast {
         if waiting.is_empty() || self.config.flow.max_rate.is_some() && !self.sessions.is_empty() {
             return Ok(None);
         }
-        let now = engine.clock().now();
+        let now = engine.now();
         let due = self.waits_until(engine);
         if now < due {
             return Ok(Some(due));

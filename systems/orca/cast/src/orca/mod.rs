@@ -403,6 +403,12 @@ impl<P: EnginePlatform> Engine<P> {
         self.peers.address(host)
     }
 
+    /// The time by the platform's clock, by which all of the engine's times are.
+    #[must_use]
+    pub fn now(&self) -> Time {
+        self.driver.peek_now()
+    }
+
     /// Returns the clock to which all times refer.
     #[must_use]
     pub const fn clock(&self) -> Clock {
