@@ -1,8 +1,8 @@
 //! A page on which one point of a scenario is run, watched, stepped, compared with another one, and traced packet by packet.
 //!
-//! - [`lane`]: a run on a thread of its own, which looks at a plan between its events; [`session`]: the lanes, and what is set.
-//! - [`trace`]: the packets of one message, by running the point again. [`layout`]: how a fabric is drawn.
-//! - [`view`], [`routes`]: what the page gets, and over which requests. The page itself is `page.html`, `page.css` and `page.js`.
+//! - `lane`: a run on a thread of its own, which looks at a plan between its events; `session`: the lanes, and what is set.
+//! - `trace`: the packets of one message, by running the point again. `layout`: how a fabric is drawn.
+//! - `view`, `routes`: what the page gets, and over which requests. The page itself is `page.html`, `page.css` and `page.js`.
 //!
 //! Runs are those of [`rackweave_lab::Batch`], so that their results are those of `rackweave run`.
 

@@ -41,7 +41,7 @@ use rackweave_wire::orca::{GROUP, Key, Session};
 
 pub use self::answers::AnswerMessage;
 use self::answers::Answers;
-pub use self::cast::{Cast, CastConfig, CastView};
+pub use self::cast::{Cast, CastConfig, CastError, CastView};
 pub use self::config::{Accept, Decision, EngineConfig, FabricPlace, Offer};
 pub use self::cookie::CookieMessage;
 use self::cookie::Cookies;
