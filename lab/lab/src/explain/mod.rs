@@ -121,16 +121,16 @@ impl Explanation {
             _ => None,
         };
         let simulated = started_in.map(|span| (span + measure.warmup).min(arrivals_end));
-        let beside = point.config.streams.iter().skip(usize::from(stream.is_some()));
-        let beside: Vec<(&StreamConfig, Volume)> =
-            beside.map(|stream| (stream, Volume::of(stream, &point.fabric))).collect();
+        let background = point.config.streams.iter().skip(usize::from(stream.is_some()));
+        let background: Vec<(&StreamConfig, Volume)> =
+            background.map(|stream| (stream, Volume::of(stream, &point.fabric))).collect();
         let started = simulated;
         // Otherwise the time limit ends the run, whatever is under way.
         let waits_for_last =
             asked.is_some() && asked == messages || arrivals_end < measure.time_limit;
         let simulated = match (stream, started) {
             (Some(stream), Some(last_start)) if waits_for_last => {
-                Some(end_of(point, stream, &volume, &beside, last_start))
+                Some(end_of(point, stream, &volume, &background, last_start))
             }
             _ => started,
         };
@@ -144,7 +144,7 @@ impl Explanation {
             Some(_) => all_of(&volume),
             None => messages.map(|messages| messages as f64),
         };
-        let others: Vec<(f64, f64)> = (beside.iter())
+        let others: Vec<(f64, f64)> = (background.iter())
             .filter_map(|(_, volume)| Some((all_of(volume)?, volume.packets_per_message)))
             .collect();
         let all = measured.map(|measured| measured + others.iter().map(|(n, _)| n).sum::<f64>());
@@ -181,7 +181,7 @@ impl Explanation {
             messages,
             started_us: started.map(Span::as_us_f64),
             simulated_us: simulated.map(Span::as_us_f64),
-            background: (beside.iter())
+            background: (background.iter())
                 .map(|(stream, volume)| described(stream, volume, window))
                 .collect(),
             offered: Offered::of(point),

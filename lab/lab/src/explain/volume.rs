@@ -15,7 +15,7 @@ pub(super) fn end_of(
     point: &PointSpec,
     stream: &StreamConfig,
     volume: &Volume,
-    beside: &[(&StreamConfig, Volume)],
+    background: &[(&StreamConfig, Volume)],
     last_start: Span,
 ) -> Span {
     let (Pattern::OpenLoop { sizes, .. }, Some(rate)) =
@@ -37,7 +37,7 @@ pub(super) fn end_of(
     let receivers = receivers.map_or(hosts, |range| u64::from(range.end - range.start)).max(1);
     let each = |links: u64| (links, rate / links as f64);
     let others =
-        beside.iter().filter_map(|(_, volume)| Some(volume.per_second? * volume.mean_bytes));
+        background.iter().filter_map(|(_, volume)| Some(volume.per_second? * volume.mean_bytes));
     let measure = &point.config.measure;
     let generator = stream.mean_gap(point.fabric.host_rate()).and_then(|gap| {
         Generator::new(
