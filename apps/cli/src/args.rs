@@ -18,6 +18,8 @@ use crate::generate::{self, CompletionsArgs, ManArgs};
 use crate::image::ImageCommand;
 use crate::new_transport::NewTransportArgs;
 #[cfg(feature = "hosts")]
+use crate::pod::args::PodCommand;
+#[cfg(feature = "hosts")]
 use crate::reduce::ReduceCommand;
 use crate::report::ReportArgs;
 #[cfg(feature = "hosts")]
@@ -95,6 +97,10 @@ pub(crate) enum Command {
     #[cfg(feature = "hosts")]
     #[command(subcommand)]
     Reduce(ReduceCommand),
+    /// Run the controller of a rackless pod, and ask it: jobs, plans, circuits.
+    #[cfg(feature = "hosts")]
+    #[command(subcommand)]
+    Pod(PodCommand),
     /// Print the JSON schema of summary.json on standard output.
     Schema,
     NewTransport(NewTransportArgs),
@@ -114,7 +120,8 @@ pub(crate) enum Command {
     rackweave run my.toml --set workload.load=0.5 --set fabric.host_link=\"25 Gbps\"\n  \
     rackweave run my.toml --set 'sweep.workload.load=[0.2, 0.5, 0.8]' --out out/loads\n  \
     rackweave run my.toml --json | jq '.points[] | {transport, p99: .slowdown.p99}'\n  \
-    rackweave run my.toml --shard 3/8 --out out/shards; rackweave merge out/shards --out out/all")]
+    rackweave run my.toml --shard 3/8 --out out/shards; rackweave merge out/shards --out out/all\n\n\
+    What buffer does it need, and how many uplinks? rackweave size")]
 pub(crate) struct RunArgs {
     /// Scenario file, `-` for standard input, or a built-in one (`rackweave list scenarios`).
     #[arg(value_name = "SCENARIO.toml", add = generate::scenarios())]
@@ -175,6 +182,26 @@ fn point_limit(text: &str) -> Result<Duration, String> {
     Ok(Duration::from_secs_f64(span.as_secs_f64()))
 }
 
+/// What every search over a scenario takes.
+#[derive(Debug, clap::Args)]
+pub(crate) struct SearchArgs {
+    /// Scenario file, `-` for standard input, or a built-in one (`rackweave list scenarios`).
+    #[arg(value_name = "SCENARIO.toml", add = generate::scenarios())]
+    pub(crate) scenario: String,
+    /// Set a key, replacing its value in the file, or a sweep over it.
+    #[arg(long = "set", value_name = "KEY=VALUE")]
+    pub(crate) sets: Vec<String>,
+    /// Random seed (default: the scenario's).
+    #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = clap::value_parser!(u64).range(..=i64::MAX as u64))]
+    pub(crate) seed: Option<u64>,
+    /// Points to run in parallel (default: one per core).
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
+    pub(crate) jobs: Option<u16>,
+    /// Print no progress bar.
+    #[arg(long, short)]
+    pub(crate) quiet: bool,
+}
+
 /// Search the parameters of a transport that suit a scenario best.
 ///
 /// Varies the few keys that the transport's paper names, one after the other, in steps from the
@@ -188,27 +215,14 @@ fn point_limit(text: &str) -> Result<Duration, String> {
     rackweave tune my.toml --transport homa,dctcp,swift --out tuned.toml\n\n\
     Exit codes: 0 done, 1 messages did not end, 2 wrong usage, 130 interrupted.")]
 pub(crate) struct TuneArgs {
-    /// Scenario file, `-` for standard input, or a built-in one (`rackweave list scenarios`).
-    #[arg(value_name = "SCENARIO.toml", add = generate::scenarios())]
-    pub(crate) scenario: String,
+    #[command(flatten)]
+    pub(crate) search: SearchArgs,
     /// Transports to search for, with commas.
     #[arg(long, value_name = "NAME", required = true, value_delimiter = ',')]
     pub(crate) transport: Vec<String>,
-    /// Set a key, replacing its value in the file, or a sweep over it.
-    #[arg(long = "set", value_name = "KEY=VALUE")]
-    pub(crate) sets: Vec<String>,
-    /// Random seed (default: the scenario's).
-    #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = clap::value_parser!(u64).range(..=i64::MAX as u64))]
-    pub(crate) seed: Option<u64>,
-    /// Points to run in parallel (default: one per core).
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
-    pub(crate) jobs: Option<u16>,
-    /// File for what was found, as a sweep over the transports.
+    /// File for the scenario with what was found, as a sweep over the transports.
     #[arg(long, value_name = "FILE")]
     pub(crate) out: Option<PathBuf>,
-    /// Print no progress bar.
-    #[arg(long, short)]
-    pub(crate) quiet: bool,
 }
 
 /// Search the smallest buffer or the fewest uplinks that serve a scenario as well as the best fabric.
@@ -221,30 +235,17 @@ pub(crate) struct SizeArgs {
     /// What is to be small: the switches' `buffer` of each port, or the `links` above racks.
     #[arg(value_name = "WHAT")]
     pub(crate) what: WhatArg,
-    /// Scenario file, `-` for standard input, or a built-in one (`rackweave list scenarios`).
-    #[arg(value_name = "SCENARIO.toml", add = generate::scenarios())]
-    pub(crate) scenario: String,
+    #[command(flatten)]
+    pub(crate) search: SearchArgs,
     /// Transports to search for, with commas (default: the scenario's).
     #[arg(long, value_name = "NAME", value_delimiter = ',')]
     pub(crate) transport: Vec<String>,
     /// How much higher the 99th percentile of slowdown may be than on the best fabric, in percent.
     #[arg(long, value_name = "PERCENT", default_value_t = 5, value_parser = clap::value_parser!(u16).range(1..=1000))]
     pub(crate) within: u16,
-    /// Set a key, replacing its value in the file, or a sweep over it.
-    #[arg(long = "set", value_name = "KEY=VALUE")]
-    pub(crate) sets: Vec<String>,
-    /// Random seed (default: the scenario's).
-    #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = clap::value_parser!(u64).range(..=i64::MAX as u64))]
-    pub(crate) seed: Option<u64>,
-    /// Points to run in parallel (default: one per core).
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
-    pub(crate) jobs: Option<u16>,
     /// Print only a JSON document on standard output.
     #[arg(long)]
     pub(crate) json: bool,
-    /// Print no progress bar.
-    #[arg(long, short)]
-    pub(crate) quiet: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -375,6 +376,7 @@ pub(crate) struct WorkerArgs {
 #[command(after_help = "Examples:\n  \
     rackweave paper --quick\n  \
     rackweave paper polo --out out/polo\n  \
+    rackweave paper --page out/polo out/orca --out out/page  # one page of finished runs\n  \
     rackweave paper --claim homa-sigcomm --json | jq '.claims[] | {id, holds, here}'\n\n\
     Exit codes: 0 every claim was decided, 1 one could not be, 2 wrong usage or file, 130 interrupted.")]
 pub(crate) struct PaperArgs {
@@ -393,6 +395,9 @@ pub(crate) struct PaperArgs {
     /// Use smaller sizes and fewer repetitions: minutes instead of hours.
     #[arg(long)]
     pub(crate) quick: bool,
+    /// Draw the page of results in these directories instead of running claims.
+    #[arg(long, value_name = "DIR", num_args = 1.., conflicts_with_all = ["paper", "host", "sets", "claims", "quick", "jobs", "threads", "list"])]
+    pub(crate) page: Vec<PathBuf>,
     /// Directory for figures and results (default: out/papers).
     #[arg(long, value_name = "DIR")]
     pub(crate) out: Option<PathBuf>,

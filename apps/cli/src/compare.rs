@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use crate::shell::{escaped_lines, exit, print};
+use crate::shell::{escaped_lines, exit, print, text_width};
 use rackweave_lab::difference::{Difference, Results};
 
 /// Say what differs between two results, and by how much, beyond what their seeds explain.
@@ -45,7 +45,7 @@ pub(crate) fn compare(args: &CompareArgs) -> miette::Result<u8> {
     let text = if args.json {
         format!("{:#}\n", serde_json::json!(difference))
     } else {
-        escaped_lines(&difference.to_text(args.all))
+        escaped_lines(&difference.to_text_within(args.all, text_width()))
     };
     print(&text)?;
     Ok(if args.exit_code && !difference.is_none() { exit::FAILED } else { exit::DONE })

@@ -1,5 +1,6 @@
 //! `rackweave explore`.
 
+use std::io::Write as _;
 use std::path::PathBuf;
 use std::sync::mpsc::channel;
 
@@ -7,9 +8,9 @@ use rackweave_explore::{Config, Explore};
 use rackweave_lab::scenario::ScenarioText;
 
 use crate::generate;
-use crate::run::host_set;
+use crate::run::{host_set, warn};
+use crate::shell::exit;
 use crate::shell::signal::Interrupt;
-use crate::shell::{exit, print};
 
 /// Watch a run of a scenario on a local page: queues, messages that wait, and packets hop by hop.
 ///
@@ -51,9 +52,13 @@ pub(crate) fn explore(args: ExploreArgs) -> miette::Result<u8> {
     })?;
     let page = Explore::start(Config { text, sets, port })?;
     // Without its address the page is of no use.
-    if let Err(error) = print(&format!("{}\nCtrl-C ends it.\n", page.url())) {
+    let mut stdout = std::io::stdout().lock();
+    let told = writeln!(stdout, "{}\nCtrl-C ends it.", page.url()).and_then(|()| stdout.flush());
+    drop(stdout);
+    if let Err(error) = told {
         page.end();
-        return Err(error);
+        warn(&format!("error: cannot write the page's address to standard output: {error}"));
+        return Ok(exit::FAILED);
     }
     // The sender lives as long as the handler, which is as long as the process.
     let _ = stopped.recv();

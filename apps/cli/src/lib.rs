@@ -26,6 +26,8 @@ mod generate;
 mod image;
 mod new_transport;
 mod paper;
+#[cfg(feature = "hosts")]
+mod pod;
 mod progress;
 #[cfg(feature = "hosts")]
 mod reduce;
@@ -104,6 +106,8 @@ pub fn main(plugins: &[Plugin]) -> ExitCode {
         Command::Image(command) => image::image(command),
         #[cfg(feature = "hosts")]
         Command::Reduce(command) => reduce::reduce(&command),
+        #[cfg(feature = "hosts")]
+        Command::Pod(command) => pod::pod(&command),
         Command::Schema => print(rackweave_lab::results::SUMMARY_SCHEMA),
         Command::NewTransport(args) => new_transport::new_transport(&args),
         Command::Completions(args) => generate::completions(&args),

@@ -9,14 +9,15 @@ use miette::{IntoDiagnostic as _, WrapErr as _, miette};
 use rackweave_scenario::transport::refused_name;
 
 use crate::run::warn;
-use crate::shell::print;
+use crate::shell::signal::Interrupt;
+use crate::shell::{exit, print};
 
 /// Write a crate with a transport of one's own, and a command that runs it next to the built-in ones.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Example:\n  \
     rackweave new-transport my-window --path ~/rackweave\n  \
     cd my-window; cargo run -- run compare.toml\n\n\
-    Exit codes: 0 written, 2 wrong name or path, or the directory exists; nothing is written then.")]
+    Exit codes: 0 written, 2 wrong name or path, or the directory exists, 130 interrupted; nothing is\n    written then.")]
 pub(crate) struct NewTransportArgs {
     /// Name of the transport, and of its directory: lower-case letters, digits and hyphens.
     #[arg(value_name = "NAME")]
@@ -34,7 +35,7 @@ struct Template {
     /// Its name in hyphens, and as a type.
     names: (&'static str, &'static str),
     /// Its files, by the paths in the crate that is written.
-    files: [(&'static str, &'static str); 4],
+    files: &'static [(&'static str, &'static str)],
 }
 
 /// The manifest and the scenario, which are the same for all but for the name.
@@ -44,8 +45,9 @@ const COMPARE: (&str, &str) =
 
 const TRANSPORT: Template = Template {
     names: ("fixed-window", "FixedWindow"),
-    files: [
+    files: &[
         ("src/transport.rs", include_str!("../examples/fixed-window/transport.rs")),
+        ("src/tests.rs", include_str!("../examples/fixed-window/tests.rs")),
         ("src/main.rs", include_str!("../examples/fixed-window/main.rs")),
         COMPARE,
         MANIFEST,
@@ -54,7 +56,7 @@ const TRANSPORT: Template = Template {
 
 const CONGESTION: Template = Template {
     names: ("scalable", "Scalable"),
-    files: [
+    files: &[
         ("src/congestion.rs", include_str!("../examples/scalable/congestion.rs")),
         ("src/main.rs", include_str!("../examples/scalable/main.rs")),
         COMPARE,
@@ -62,9 +64,19 @@ const CONGESTION: Template = Template {
     ],
 };
 
-/// Crates that the written one depends on, and names that Cargo keeps for itself.
-const RESERVED: [&str; 9] =
-    ["rackweave", "serde", "core", "std", "test", "build", "deps", "examples", "incremental"];
+/// Crates that the written one depends on, names that Cargo keeps for itself, and a type that the macro of keys needs.
+const RESERVED: [&str; 10] = [
+    "rackweave",
+    "serde",
+    "core",
+    "std",
+    "test",
+    "build",
+    "deps",
+    "examples",
+    "incremental",
+    "option",
+];
 
 pub(crate) fn new_transport(args: &NewTransportArgs) -> miette::Result<u8> {
     let source = match &args.path {
@@ -72,16 +84,21 @@ pub(crate) fn new_transport(args: &NewTransportArgs) -> miette::Result<u8> {
         None => format!("version = \"{}\"", env!("CARGO_PKG_VERSION")),
     };
     let lock = args.path.as_ref().and_then(|path| fs::read(path.join("Cargo.lock")).ok());
+    // A signal while files are written removes the written ones.
+    let interrupt = Interrupt::watch()?;
     let template = if args.congestion { &CONGESTION } else { &TRANSPORT };
     let files = template.files(&args.name, &source)?;
-    write(Path::new(&args.name), &files, lock.as_deref())?;
+    if !write(Path::new(&args.name), &files, lock.as_deref(), &|| interrupt.is_set())? {
+        warn("Interrupted: nothing is written.");
+        return Ok(exit::INTERRUPTED);
+    }
     let name = &args.name;
     if args.path.is_none() {
         let version = env!("CARGO_PKG_VERSION");
         warn(&format!("note: if rackweave {version} is not published yet, use --path CHECKOUT"));
     }
     print(&format!(
-        "{name}/{main}: what it does, its keys and its tests\n\
+        "{name}/{main}: what it does, and its keys\n\
          {name}/src/main.rs: the command\n\
          {name}/compare.toml: {name} next to homa and dctcp\n\n\
          cd {name}\ncargo run -- run compare.toml\ncargo test\n",
@@ -117,15 +134,15 @@ impl Template {
             return Err(miette!("the name `{name}` has another meaning in the crate"));
         }
         // The manifest and the scenario have the name of the first template.
-        let mut names =
-            self.files.map(|(path, text)| (path, text.replace(TRANSPORT.names.0, name)));
-        for (_, text) in &mut names {
-            *text = text
+        let renamed = self.files.iter().map(|(path, text)| {
+            let text = text
+                .replace(TRANSPORT.names.0, name)
                 .replace(self.names.0, name)
                 .replace(self.names.1, &type_name)
                 .replace("SOURCE", source);
-        }
-        Ok(names.into())
+            (*path, text)
+        });
+        Ok(renamed.collect())
     }
 }
 
@@ -143,13 +160,18 @@ fn camel(name: &str) -> String {
     name.split('-').map(capital).collect()
 }
 
-/// Writes the directory next to its place, and moves it there when it is whole.
-fn write(to: &Path, files: &[(&str, String)], lock: Option<&[u8]>) -> miette::Result<()> {
+/// Writes the directory next to its place, and moves it there when it is whole. Returns whether it is there: not if it is to stop before.
+fn write(
+    to: &Path,
+    files: &[(&str, String)],
+    lock: Option<&[u8]>,
+    stops: &dyn Fn() -> bool,
+) -> miette::Result<bool> {
     let name = to.display();
     if to.symlink_metadata().is_ok() {
         return Err(miette!("`{name}` exists: nothing is written"));
     }
-    let aside = || -> io::Result<()> {
+    let aside = || -> io::Result<bool> {
         let parent = to.parent().filter(|parent| !parent.as_os_str().is_empty());
         let folder = tempfile::tempdir_in(parent.unwrap_or(Path::new(".")))?;
         let whole = folder.path().join("crate");
@@ -161,7 +183,10 @@ fn write(to: &Path, files: &[(&str, String)], lock: Option<&[u8]>) -> miette::Re
         if let Some(lock) = lock {
             fs::write(whole.join("Cargo.lock"), lock)?;
         }
-        fs::rename(&whole, to)
+        if stops() {
+            return Ok(false);
+        }
+        fs::rename(&whole, to).map(|()| true)
     };
     aside().into_diagnostic().wrap_err_with(|| format!("cannot write `{name}`"))
 }
@@ -179,11 +204,12 @@ mod tests {
     #[test]
     fn what_is_written_is_the_template_under_another_name() {
         let same = TRANSPORT.files(TRANSPORT.names.0, "SOURCE").unwrap();
-        assert_eq!(same, TRANSPORT.files.map(|(path, text)| (path, text.to_owned())));
+        let whole = TRANSPORT.files.iter().map(|(path, text)| (*path, (*text).to_owned()));
+        assert_eq!(same, whole.collect::<Vec<_>>());
         for template in TEMPLATES {
             let files = template.files("my-window-2", "version = \"1\"").unwrap();
             for ((path, text), (from, template_text)) in files.iter().zip(template.files) {
-                assert_eq!((*path, text.lines().count()), (from, template_text.lines().count()));
+                assert_eq!((*path, text.lines().count()), (*from, template_text.lines().count()));
                 let left = ["fixed-window", "FixedWindow", "SOURCE", "Scalable", "`scalable`"];
                 assert!(left.iter().all(|name| !text.contains(name)), "{path}");
             }
@@ -202,7 +228,7 @@ mod tests {
             assert!(refusal(taken).contains("built-in transport"), "{taken}");
         }
         assert!(refusal("label").contains("key of every transport"));
-        for used in ["serde", "config", "option", "test"] {
+        for used in ["serde", "config", "option", "sender", "test"] {
             assert!(refusal(used).contains("another meaning"), "{used}");
         }
     }
@@ -212,17 +238,21 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let to = folder.path().join("my-window");
         let files = TRANSPORT.files("my-window", "version = \"1\"").unwrap();
-        write(&to, &files, None).unwrap();
+        write(&to, &files, None, &|| false).unwrap();
         for (path, text) in &files {
             assert_eq!(&fs::read_to_string(to.join(path)).unwrap(), text);
         }
         fs::write(to.join("src/transport.rs"), "mine").unwrap();
-        assert!(write(&to, &files, None).unwrap_err().to_string().contains("exists"));
+        assert!(write(&to, &files, None, &|| false).unwrap_err().to_string().contains("exists"));
         assert_eq!(fs::read_to_string(to.join("src/transport.rs")).unwrap(), "mine");
         // A file that cannot be written leaves nothing behind.
         let broken = [files, vec![("no/such/folder", String::new())]].concat();
         let other = folder.path().join("other");
-        assert!(write(&other, &broken, None).is_err() && !other.exists());
+        assert!(write(&other, &broken, None, &|| false).is_err() && !other.exists());
+        assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 1);
+        // Nor does a signal.
+        let files = TRANSPORT.files("other", "version = \"1\"").unwrap();
+        assert!(!write(&other, &files, None, &|| true).unwrap());
         assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 1);
     }
 }

@@ -8,14 +8,17 @@ use rackweave_papers::{ClaimResults, Request, Session};
 
 use crate::args::PaperArgs;
 use crate::progress::Progress;
-use crate::run::{PLAIN_WIDTH, host_set, quoted, warn};
+use crate::run::{host_set, quoted, warn};
 use crate::shell::signal::stop_on_ctrl_c;
-use crate::shell::{exit, print};
+use crate::shell::{exit, print, text_width};
 
 /// The widest line that is printed; longer ones are hard to read on any terminal.
 const WIDEST: usize = 120;
 
 pub(crate) fn paper(args: &PaperArgs) -> miette::Result<u8> {
+    if !args.page.is_empty() {
+        return page(args);
+    }
     let request = Request {
         paper: args.paper.clone(),
         claims: args.claims.clone(),
@@ -56,9 +59,17 @@ pub(crate) fn paper(args: &PaperArgs) -> miette::Result<u8> {
     Ok(if results.all_decided() { exit::DONE } else { exit::FAILED })
 }
 
+/// Draws the page of results that are on the disk.
+fn page(args: &PaperArgs) -> miette::Result<u8> {
+    let out = OutputDir::prepare(&args.out.clone().unwrap_or_else(|| PathBuf::from("out/papers")))?;
+    let results = rackweave_papers::merge(&args.page, out.path())?;
+    results.write(&out, &command_line(args))?;
+    print(&if args.json { results.to_json() } else { text(&results, out.path()) })?;
+    Ok(if results.all_decided() { exit::DONE } else { exit::FAILED })
+}
+
 fn text(results: &ClaimResults, out: &Path) -> String {
-    let size = terminal_size::terminal_size_of(std::io::stdout());
-    let width = size.map_or(PLAIN_WIDTH, |(width, _)| usize::from(width.0).min(WIDEST));
+    let width = text_width().min(WIDEST);
     let out = out.display();
     format!("{}claims:  {out}/claims.json\npage:    {out}/index.html\n", results.to_text(width))
 }
@@ -72,6 +83,10 @@ fn command_line(args: &PaperArgs) -> String {
     }
     for set in &args.sets {
         parts.extend(["--set".to_owned(), quoted(set)]);
+    }
+    if !args.page.is_empty() {
+        parts.push("--page".to_owned());
+        parts.extend(args.page.iter().map(|folder| quoted(&folder.to_string_lossy())));
     }
     if let Some(host) = &args.host {
         parts.extend(["--host".to_owned(), quoted(&host.to_string_lossy())]);

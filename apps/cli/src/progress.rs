@@ -51,7 +51,7 @@ const fn span(of: Duration) -> rackweave_core::Span {
 }
 
 /// A bar with a message. `wide_msg` keeps it on one line: a wrapped line could not be redrawn.
-const BAR: &str = "{bar:20} {percent:>3}%  {elapsed} elapsed, about {eta} left  {wide_msg}";
+const BAR: &str = "{bar:20} {percent:>3}%  {elapsed} elapsed{wide_msg}";
 /// The number of steps of the bar.
 const STEPS: u64 = 1000;
 
@@ -88,20 +88,28 @@ impl Progress {
         message: fn(&rackweave_lab::Progress, f64) -> String,
     ) -> Self {
         let (work, mut events) = (Arc::clone(work), 0);
+        let mut elapsed = Duration::ZERO;
         Self::styled(wanted, BAR, true, move |period| {
             let now = progress(&work);
             let per_second = now.events.saturating_sub(events) as f64 / period.as_secs_f64();
             events = now.events;
-            (now.fraction, message(&now, per_second))
+            elapsed += period;
+            let left = if now.is_open_ended { String::new() } else { left(elapsed, now.fraction) };
+            (now.fraction, format!("{left}  {}", message(&now, per_second)))
         })
     }
 
     /// Shows a fraction and a message on stderr, if that is a terminal. Each period, they are asked for.
     pub(crate) fn drawn(
         wanted: bool,
-        state: impl FnMut(Duration) -> (f64, String) + Send + 'static,
+        mut state: impl FnMut(Duration) -> (f64, String) + Send + 'static,
     ) -> Self {
-        Self::styled(wanted, BAR, false, state)
+        let mut elapsed = Duration::ZERO;
+        Self::styled(wanted, BAR, false, move |period| {
+            elapsed += period;
+            let (fraction, message) = state(period);
+            (fraction, format!("{}  {message}", left(elapsed, fraction)))
+        })
     }
 
     /// Shows a line on stderr, if that is a terminal. Each period, it is asked for.
@@ -125,7 +133,7 @@ impl Progress {
                 let mut period = PLAIN_PERIOD;
                 while stopped.recv_timeout(period) == Err(RecvTimeoutError::Timeout) {
                     let (fraction, message) = state(period);
-                    crate::run::warn(&format!("{:3.0}%  {message}", fraction * 100.0));
+                    crate::run::warn(&format!("{:3.0}%{message}", fraction * 100.0));
                     period = (period * 2).min(LONGEST_PLAIN_PERIOD);
                 }
             });
@@ -155,6 +163,16 @@ impl Progress {
             None => print(),
         }
     }
+}
+
+/// The time that is left at the pace so far, once something is known of that.
+fn left(elapsed: Duration, fraction: f64) -> String {
+    const LEAST: f64 = 0.02;
+    if elapsed < Duration::from_secs(1) || !(LEAST..1.0).contains(&fraction) {
+        return String::new();
+    }
+    let seconds = elapsed.as_secs_f64() * (1.0 - fraction) / fraction;
+    format!(", about {} left", rackweave_lab::report::number::seconds(seconds))
 }
 
 fn simulated(now: &rackweave_lab::Progress, events_per_second: f64) -> String {
@@ -189,6 +207,21 @@ impl Drop for Progress {
         if let Some(thread) = self.thread.take() {
             // A bar that failed to draw must not affect the results.
             let _ = thread.join();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_left_follows_from_the_pace_so_far() {
+        let left = |seconds, fraction| left(Duration::from_secs(seconds), fraction);
+        assert_eq!(left(30, 0.75), ", about 10.0 s left");
+        assert_eq!(left(600, 0.5), ", about 10 min left");
+        for (seconds, fraction) in [(0, 0.5), (30, 0.001), (30, 1.0), (30, f64::NAN)] {
+            assert_eq!(left(seconds, fraction), "");
         }
     }
 }

@@ -277,6 +277,8 @@ fn clock() -> Instant {
 }
 
 fn serve(args: ServeArgs) -> miette::Result<u8> {
+    // A connection over the kernel's TCP is an open file. If the system refuses, there are fewer at a time.
+    let _ = rackweave_linux::sys::raise_open_file_limit();
     let interrupt = Interrupt::watch()?;
     let last_port = u32::from(args.listen.port()) + u32::from(args.ports) - 1;
     if last_port > u32::from(u16::MAX) {

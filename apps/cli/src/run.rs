@@ -17,7 +17,7 @@ use rackweave_lab::{Batch, Results, Scenario};
 use crate::args::{MergeArgs, RunArgs};
 use crate::progress::Progress;
 use crate::shell::signal::stop_on_ctrl_c;
-use crate::shell::{exit, print};
+use crate::shell::{exit, print, text_width};
 
 /// What is printed of results.
 #[derive(Clone, Copy, Debug)]
@@ -30,9 +30,6 @@ pub(crate) struct Printed {
     pub(crate) wide: bool,
 }
 
-/// The width of text that is written to a file or pipe.
-pub(crate) const PLAIN_WIDTH: usize = 120;
-
 pub(crate) fn run(args: RunArgs) -> miette::Result<u8> {
     let mut sets = args.sets.clone();
     if let Some(host) = &args.host {
@@ -41,7 +38,10 @@ pub(crate) fn run(args: RunArgs) -> miette::Result<u8> {
     let text = ScenarioText::load(&args.scenario)?;
     let scenario = text.read(World::Simulator, &sets, args.seed)?;
     if args.explain {
-        return print(&if args.json { scenario.explain_json() } else { scenario.explain() });
+        return print(&match args.json {
+            true => scenario.explain_json(),
+            false => scenario.explain_within(text_width()),
+        });
     }
     let out = args.out.clone().unwrap_or_else(|| scenario.default_out());
     let out = OutputDir::prepare(&out)?.with_parquet(args.parquet)?;
@@ -69,6 +69,9 @@ pub(crate) fn run(args: RunArgs) -> miette::Result<u8> {
     match args.shard {
         Some(shard) => finish_shard(&batch, &results, &out, shard, printed)?,
         None => finish(batch.scenario(), &results, &out, &command, printed)?,
+    }
+    if !args.json && !args.quiet && args.shard.is_none() {
+        hint(&args, &results);
     }
     for failure in &results.summary.failures {
         warn(&format!(
@@ -181,6 +184,21 @@ pub(crate) fn report(results: &Results) {
     results.incomplete().iter().for_each(|line| warn(line));
 }
 
+/// Says what searches the smallest buffer, if packets found none.
+fn hint(args: &RunArgs, results: &Results) {
+    let points = results.points.iter().map(|point| &point.summary);
+    if points.clone().any(|point| point.drops_by_reason.contains_key("queue_full"))
+        && points.clone().all(|point| point.trims == 0)
+        && args.scenario != "-"
+    {
+        let sets = args.sets.iter().map(|set| format!(" --set {}", quoted(set)));
+        let command = format!("size buffer {}{}", quoted(&args.scenario), sets.collect::<String>());
+        warn(&format!(
+            "hint: queues were full; the smallest buffer without loss: rackweave {command}"
+        ));
+    }
+}
+
 /// Writes a line to stderr. If stderr is closed, there is nowhere to report that.
 pub(crate) fn warn(line: &str) {
     let _ = writeln!(std::io::stderr().lock(), "{line}");
@@ -205,9 +223,8 @@ pub(crate) fn table(results: &Results, out: &OutputDir, wide: bool) -> String {
         .find(|value| !value.is_empty())
         .is_none_or(|value| value.to_lowercase().replace('-', "").contains("utf8"));
     let color = terminal && std::env::var_os("NO_COLOR").is_none();
-    let size = terminal_size::terminal_size_of(&stdout);
-    let width = size.map_or(PLAIN_WIDTH, |(width, _)| usize::from(width.0));
-    let mut text = results.to_table(width, Style { color, unicode: utf8, wide: wide || !terminal });
+    let mut text =
+        results.to_table(text_width(), Style { color, unicode: utf8, wide: wide || !terminal });
     let path = out.path().display();
     text += &format!("\nresults: {path}/summary.json\nreport:  {path}/report.html\n");
     text

@@ -1,5 +1,6 @@
 //! `rackweave switch`.
 
+mod agent;
 pub(crate) mod args;
 mod bpf;
 mod circuits;
@@ -42,7 +43,8 @@ pub(crate) fn switch(args: &SwitchArgs) -> miette::Result<u8> {
             )),
         };
     }
-    run(config(args)?, &args.show, args.control.as_deref())
+    let agent = agent::Plan::of(args)?;
+    run_with(config(args)?, &args.show, args.control.as_deref(), agent)
 }
 
 /// Runs a switch until Ctrl-C, and prints its counters. Controllers change its circuits through the socket `controllers`.
@@ -51,13 +53,25 @@ pub(crate) fn run(
     show: &ShowArgs,
     controllers: Option<&Path>,
 ) -> miette::Result<u8> {
-    let metrics = show.metrics.as_deref().map(metrics::listen).transpose()?;
+    run_with(config, show, controllers, None)
+}
+
+fn run_with(
+    config: SwitchConfig<Systems>,
+    show: &ShowArgs,
+    controllers: Option<&Path>,
+    agent: Option<agent::Plan>,
+) -> miette::Result<u8> {
+    let control = Arc::new(Control::default());
+    let metrics = show.metrics.as_deref().map(|at| metrics::serve(at, &control)).transpose()?;
     let edges = config.edges.clone();
     let mut switch = Switch::new(config).map_err(|error| miette!("{error}"))?;
-    let control = Arc::new(Control::default());
     let listener = controllers.map(circuits::Listener::open).transpose()?;
     if let Some(listener) = &listener {
         listener.serve(switch.fabric(), &control)?;
+    }
+    if let Some(agent) = agent {
+        agent.start(switch.fabric(), &control)?;
     }
     let shared = Arc::clone(&control);
     Interrupt::ends_by(move || shared.stop.store(true, Ordering::Relaxed))?;
@@ -70,10 +84,6 @@ pub(crate) fn run(
         let _ = ended.send(());
         (result, switch.report())
     });
-    if let Some(listener) = metrics {
-        let shared = Arc::clone(&control);
-        std::thread::spawn(move || metrics::serve(&listener, &shared));
-    }
     let mut live = show::Live::new(!show.json);
     while end.recv_timeout(Duration::from_secs(1)) == Err(RecvTimeoutError::Timeout) {
         if show.stats
@@ -83,6 +93,7 @@ pub(crate) fn run(
         }
     }
     let (result, report) = running.join().map_err(|_| miette!("the switch has failed"))?;
+    drop(metrics);
     if show.json {
         events::emit("result", show::json(&report))?;
     } else {

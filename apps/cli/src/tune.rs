@@ -1,31 +1,46 @@
 //! `rackweave tune`.
 
+use std::collections::BTreeSet;
 use std::io::Write as _;
 use std::path::Path;
 use std::sync::Arc;
 
 use miette::{IntoDiagnostic as _, WrapErr as _};
 use rackweave_lab::output::OutputDir;
+use rackweave_lab::report::wrap::hanging;
 use rackweave_lab::scenario::ScenarioText;
 use rackweave_lab::search::{Search, SearchError};
 use rackweave_lab::tune::{self, Outcome, Tuned};
 
-use crate::args::TuneArgs;
+use crate::args::{SearchArgs, TuneArgs};
 use crate::progress::Progress;
 use crate::run::warn;
 use crate::shell::signal::stop_on_ctrl_c;
-use crate::shell::{exit, print};
+use crate::shell::{exit, print, text_width};
+
+impl SearchArgs {
+    /// A search over the scenario that has run nothing.
+    ///
+    /// # Errors
+    /// If the scenario cannot be read.
+    pub(crate) fn begin(&self) -> miette::Result<Arc<Search>> {
+        let text = ScenarioText::load(&self.scenario)?;
+        Ok(Arc::new(Search::new(text, &self.sets, self.seed, self.jobs.map(usize::from))))
+    }
+}
+
+/// Returns each name once, in their order.
+pub(crate) fn each_once(names: &[String]) -> Vec<String> {
+    let mut seen = BTreeSet::new();
+    names.iter().filter(|name| seen.insert(*name)).cloned().collect()
+}
 
 pub(crate) fn tune(args: &TuneArgs) -> miette::Result<u8> {
-    let text = ScenarioText::load(&args.scenario)?;
-    let jobs = args.jobs.map(usize::from);
-    let search = Arc::new(Search::new(text, &args.sets, args.seed, jobs));
+    let search = args.search.begin()?;
     stop_on_ctrl_c(&search, Search::cancel)?;
     let mut found = Vec::new();
     let mut code = exit::DONE;
-    let mut transports = args.transport.clone();
-    let mut seen = std::collections::BTreeSet::new();
-    transports.retain(|name| seen.insert(name.clone()));
+    let transports = each_once(&args.transport);
     // What the last one lacks, and a file that cannot be written, are known before the first is searched.
     for transport in &transports {
         tune::check(&search, transport)?;
@@ -34,12 +49,12 @@ pub(crate) fn tune(args: &TuneArgs) -> miette::Result<u8> {
         OutputDir::probe(folder_of(file))?;
     }
     for transport in &transports {
-        let progress = Progress::start(&search, Search::progress, !args.quiet);
+        let progress = Progress::start(&search, Search::progress, !args.search.quiet);
         let tuned = tune::tune(&search, transport);
         drop(progress);
         match tuned {
             Ok(tuned) => {
-                print(&described(&tuned))?;
+                print(&described(&tuned, text_width()))?;
                 if !tuned.is_complete {
                     code = exit::INTERRUPTED;
                 } else if tuned.after.unfinished > 0 && code == exit::DONE {
@@ -59,17 +74,17 @@ pub(crate) fn tune(args: &TuneArgs) -> miette::Result<u8> {
         return Ok(code);
     }
     let cases: String = found.iter().map(|tuned| format!("    {},\n", tuned.case())).collect();
-    let sweep = format!("[sweep]\ncases = [\n{cases}]\n");
+    let cases = format!("[\n{cases}]");
+    let sweep = format!("[sweep]\ncases = {cases}\n");
     match &args.out {
         // What an earlier search has found is worth more than half of this one.
         Some(file) if code != exit::INTERRUPTED => {
-            let written = write(file, &sweep);
+            let scenario = search.with_cases(&cases).map_err(miette::Report::from);
+            let written = scenario.and_then(|text| write(file, &text).into_diagnostic());
             if written.is_err() {
                 print(&sweep)?;
             }
-            written
-                .into_diagnostic()
-                .wrap_err_with(|| format!("cannot write {}", file.display()))?;
+            written.wrap_err_with(|| format!("cannot write {}", file.display()))?;
         }
         _ => drop(print(&sweep)?),
     }
@@ -98,8 +113,20 @@ fn write(file: &Path, text: &str) -> std::io::Result<()> {
 }
 
 /// Compares a transport's parameters before and after the search.
-fn described(tuned: &Tuned) -> String {
-    let Tuned { transport, own: _, cases, values, before, after, runs, is_complete } = tuned;
+fn described(tuned: &Tuned, width: usize) -> String {
+    let Tuned {
+        transport,
+        own: _,
+        cases,
+        values,
+        given,
+        notes,
+        before,
+        after,
+        runs,
+        refused,
+        is_complete,
+    } = tuned;
     let how = match is_complete {
         true => format!("{runs} runs"),
         false => format!("{runs} runs, with fewer messages than the scenario has"),
@@ -108,9 +135,10 @@ fn described(tuned: &Tuned) -> String {
         let Outcome { p99, p50, goodput_gbps, unfinished, background_p99 } = outcome;
         let background =
             background_p99.map_or_else(String::new, |p99| format!("; background p99 {p99:.3}"));
-        format!(
-            "  {name:<13} slowdown p50 {p50:.3}, p99 {p99:.3}; goodput {goodput_gbps:.1} Gbit/s; {unfinished} unfinished{background}\n"
-        )
+        let text = format!(
+            "slowdown p50 {p50:.3}, p99 {p99:.3}; goodput {goodput_gbps:.1} Gbit/s; {unfinished} unfinished{background}"
+        );
+        hanging(&format!("  {name:<13} "), &text, width) + "\n"
     };
     let how = match cases {
         0 | 1 => how,
@@ -118,12 +146,24 @@ fn described(tuned: &Tuned) -> String {
     };
     let mut text = format!("{transport}: {how}\n{}", line("as given", before));
     if values.is_empty() {
-        text += "  nothing that was tried is better\n\n";
-        return text;
+        text += "  nothing that was tried is better\n";
+    } else {
+        text += &line("tuned", after);
     }
-    text += &line("tuned", after);
     for (key, value) in values {
-        text += &format!("    {key} = {value}\n");
+        let before = given.iter().find(|(it, _)| it == key);
+        let before = before.map_or_else(String::new, |(_, before)| {
+            // A value that differs by link.
+            let of_all = if before.contains(" at ") { " on all links," } else { "," };
+            format!("{of_all} in place of {before}")
+        });
+        text += &(hanging("    ", &format!("{key} = {value}{before}"), width) + "\n");
+    }
+    for told in refused {
+        text += &(hanging("  not tried     ", told, width) + "\n");
+    }
+    for note in notes {
+        text += &(hanging("  * ", note, width) + "\n");
     }
     text + "\n"
 }

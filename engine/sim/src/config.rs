@@ -5,7 +5,7 @@ use std::sync::Arc;
 use rackweave_core::{HostId, Rate, Span, Time};
 use rackweave_switch::Fabric;
 use rackweave_transport::TransportConfig;
-use rackweave_workload::{Grants, WorkloadConfig, WorkloadError, mean_gap};
+use rackweave_workload::{WorkloadConfig, WorkloadError, mean_gap};
 
 pub use crate::host::{Costs, HostConfig, HostModel, Processors, Quantiles, SwitchProcess};
 pub use rackweave_switch::config::{
@@ -145,13 +145,8 @@ impl StreamConfig {
     /// # Errors
     /// If the load is impossible.
     pub fn mean_gap(&self, link: Rate) -> Result<Option<Span>, WorkloadError> {
-        // With uniform destinations, each host sends as many of them as it causes others to send.
-        let answers = self.transport.counted_feedback().map(|answers| Grants {
-            unscheduled_bytes: answers.free_bytes,
-            bytes_per_grant: answers.bytes_per_packet,
-            wire_bytes_per_grant: u64::from(answers.wire_bytes),
-        });
-        mean_gap(&self.workload, link, self.transport.framing(), answers)
+        let feedback = |bytes| self.transport.counted_feedback(bytes, link);
+        mean_gap(&self.workload, link, self.transport.framing(), feedback)
     }
 }
 
@@ -169,6 +164,9 @@ pub struct MeasureConfig {
     pub duration: Option<Span>,
     /// The latest end of the run.
     pub time_limit: Span,
+    /// The run ends once packets have crossed more links than this; `u64::MAX` for no limit. It bounds the work of a run, at the same time
+    /// on any machine and any number of threads. (The central scheduler has no packets, and no such limit.)
+    pub hop_limit: u64,
     /// When the statistics of ports (utilisation, queues, drops) start; `None` for the end of the warm-up. A
     /// separate value, because queues may need time to reach their steady state while the very first messages
     /// are measured.
@@ -198,6 +196,7 @@ impl Default for MeasureConfig {
             messages: u64::MAX,
             duration: None,
             time_limit: Span::from_secs(10),
+            hop_limit: u64::MAX,
             ports_from: None,
             sample_every: Span::from_us(20),
             verify: false,

@@ -469,6 +469,7 @@ impl<'a> Oracle<'a> {
             round_trips: Vec::new(),
             recovery: Vec::new(),
             counters: Counters { events: self.events, ..Counters::default() },
+            dropped_before: Some(0),
             refused: 0,
             mean_queue_bytes: 0.0,
             max_queue_bytes: 0,

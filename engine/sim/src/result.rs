@@ -25,6 +25,8 @@ pub enum End {
     Overloaded,
     /// Measured messages waited 200 times as long as all of them took to start.
     Starved,
+    /// Packets had crossed more links than [`crate::config::MeasureConfig::hop_limit`].
+    HopLimit,
     /// The caller ended it after some time of its own clock: what it has depends on the machine.
     PointLimit,
 }
@@ -135,6 +137,8 @@ pub struct RunResult<H = Header> {
     pub recovery: Vec<TransportRecovery>,
     /// Counts of the whole run, warm-up included.
     pub counters: Counters,
+    /// The drops among them before the statistics of ports began; `None` if that is not known.
+    pub dropped_before: Option<u64>,
     /// Messages that transports refused at submission.
     pub refused: u64,
     /// Time-averaged bytes in a switch port's queue, over all switch ports, since
@@ -180,6 +184,7 @@ impl<H> RunResult<H> {
             round_trips: self.round_trips,
             recovery: self.recovery,
             counters: self.counters,
+            dropped_before: self.dropped_before,
             refused: self.refused,
             mean_queue_bytes: self.mean_queue_bytes,
             max_queue_bytes: self.max_queue_bytes,

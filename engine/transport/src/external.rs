@@ -1,22 +1,27 @@
 //! Transports that are not in this repository.
 //!
-//! A crate of one's own implements a transport with the headers of [`rackweave_wire::external`]: on [`Driven`] as a [`Scheme`] with
-//! [`Parameters`], or else as a [`Profile`] and a [`Transport`]. [`Config::new`] makes it one of the transports of
-//! [`TransportConfig`](crate::TransportConfig). Only this variant calls through a pointer: the others are dispatched as before.
-//! `rackweave new-transport` writes such a crate.
+//! A crate of one's own implements a transport with the headers of [`rackweave_wire::external`]: as a [`Sender`], whose receivers
+//! acknowledge each packet; on [`Driven`] as a [`Scheme`] with [`Parameters`]; or else as a [`Profile`] and a [`Transport`].
+//! [`Config::new`] makes it one of the transports of [`TransportConfig`](crate::TransportConfig). Only this variant calls through a
+//! pointer. `rackweave new-transport` writes such a crate.
+
+pub mod sender;
+mod sequence;
 
 use core::any::Any;
 use core::error::Error;
 use core::fmt::Debug;
 use std::sync::Arc;
 
-use rackweave_core::{Framing, HostId, Packet, Span, Time, Transport};
+use rackweave_core::{Ecn, Framing, HostId, Packet, Placement, Span, Time, Transport};
 pub use rackweave_wire::external::{Body, Header, size};
+pub use sender::{Ack, Acknowledged, Sender};
+pub use sequence::{Due, Piece, Sequence};
 
 pub use crate::common::{
     Arrival, Arriving, Driven, Heap, Jitter, Parameters, Place, Scheme, Sending,
 };
-use crate::profile::{CountedFeedback, Feedback, Profile};
+use crate::profile::{Control, Profile, Surroundings};
 
 /// One host's instance of an external transport.
 pub type Host = Box<dyn Machine>;
@@ -25,6 +30,15 @@ pub type Host = Box<dyn Machine>;
 pub trait Machine: Transport<Header = Header> + Debug + Send {}
 
 impl<T: Transport<Header = Header> + Debug + Send> Machine for T {}
+
+/// The tags of [`Body::ToSender`] that tell what has arrived.
+pub mod told {
+    /// The answer to a data packet. Its words: how many packets have arrived in order; whether that packet was marked; the words of its
+    /// header.
+    pub const OF_DATA: u16 = 0;
+    /// The answer to a question ([`Driven::ask`](super::Driven::ask)). Its first word is how many packets have arrived in order.
+    pub const OF_ASK: u16 = 1;
+}
 
 /// The place of a data packet's payload; `None` if the packet has none, or lost it in a switch that trims.
 #[must_use]
@@ -48,6 +62,61 @@ impl<S: Scheme<Header = Header>> Driven<S> {
             Body::Unknown => self.handle_unknown(now, from, id),
             Body::Ask => self.handle_ask_for_response(from, id, Body::Known),
             Body::Data { .. } | Body::ToReceiver { .. } | Body::ToSender { .. } => {}
+        }
+    }
+}
+
+impl<S: Scheme<Header = Header, Incoming = Arriving>> Driven<S> {
+    /// Returns the packet of a piece of the message in a slot, which has `bytes`, with these words in its header; `None` if no message is
+    /// sent there.
+    pub fn data(
+        &mut self,
+        slot: u32,
+        bytes: u32,
+        piece: Piece,
+        words: [u32; 2],
+    ) -> Option<Packet<Header>> {
+        let Sending { peer, id, one_way, .. } = self.sending(slot)?;
+        let Piece { offset, len, .. } = piece;
+        let body = Body::Data { message_length: bytes, offset, len, tag: 0, words };
+        let l3_bytes = self.config().common().header_bytes + u32::from(len);
+        Some(self.packet(peer, l3_bytes, 0, Header { id, one_way, body }))
+    }
+
+    /// Asks the receiver of the message in a slot, which has `bytes`, what has arrived.
+    pub fn ask(&mut self, slot: u32, bytes: u32) {
+        let Some(Sending { peer, id, one_way, .. }) = self.sending(slot) else { return };
+        let body = Body::ToReceiver { tag: 0, words: [bytes, 0, 0, 0] };
+        self.send_control(peer, id.get(), one_way, body);
+    }
+
+    /// Stores the payload of a data packet, and answers what has arrived ([`told::OF_DATA`]), or that the message is complete.
+    pub fn acknowledge(&mut self, now: Time, packet: &Packet<Header>) -> Placement {
+        let Some(place) = of_data(packet) else { return Placement::Discard };
+        let Body::Data { words: [first, second], .. } = packet.header.body else {
+            return Placement::Discard;
+        };
+        let gaps = self.config().common().max_gaps;
+        let Some(arrival) = self.arrived(now, packet.src, &packet.header, place, gaps) else {
+            return Placement::Discard;
+        };
+        let answer = match arrival.acknowledged {
+            Some((next, _)) => {
+                let marked = u32::from(packet.ecn() == Ecn::Marked);
+                Body::ToSender { tag: told::OF_DATA, words: [next, marked, first, second] }
+            }
+            None => Body::Complete,
+        };
+        self.send_control(arrival.peer, arrival.id, arrival.one_way, answer);
+        arrival.placement
+    }
+
+    /// Answers a sender that asks what has arrived of its message of this many bytes.
+    pub fn answer(&mut self, now: Time, packet: &Packet<Header>, bytes: u32) {
+        let (from, header) = (packet.src, &packet.header);
+        if let Some((next, _)) = self.probed(now, from, header, bytes) {
+            let answer = Body::ToSender { tag: told::OF_ASK, words: [next, 0, 0, 0] };
+            self.send_control(from, header.id.get(), header.one_way, answer);
         }
     }
 }
@@ -85,10 +154,11 @@ trait Erased: Any + Debug + Send + Sync {
     fn name(&self) -> &'static str;
     fn check(&self) -> Result<(), Invalid>;
     fn framing(&self) -> Framing;
-    fn feedback(&self) -> Feedback;
-    fn counted_feedback(&self) -> Option<CountedFeedback>;
+    fn control(&self, bytes: u64, at: &Surroundings) -> Control;
+    fn counts_feedback(&self) -> bool;
     fn max_message_bytes(&self) -> u64;
     fn has_streams(&self) -> bool;
+    fn lost_after(&self) -> Option<Span>;
     fn over_udp(&self) -> Config;
     fn patient(&self, at_least: Span) -> Config;
 }
@@ -117,12 +187,12 @@ where
         Profile::framing(self)
     }
 
-    fn feedback(&self) -> Feedback {
-        Profile::feedback(self)
+    fn control(&self, bytes: u64, at: &Surroundings) -> Control {
+        Profile::control(self, bytes, at)
     }
 
-    fn counted_feedback(&self) -> Option<CountedFeedback> {
-        Profile::counted_feedback(self)
+    fn counts_feedback(&self) -> bool {
+        Profile::counts_feedback(self)
     }
 
     fn max_message_bytes(&self) -> u64 {
@@ -131,6 +201,10 @@ where
 
     fn has_streams(&self) -> bool {
         Profile::has_streams(self)
+    }
+
+    fn lost_after(&self) -> Option<Span> {
+        Profile::lost_after(self)
     }
 
     fn over_udp(&self) -> Config {
@@ -165,12 +239,12 @@ impl Profile for Config {
         self.0.framing()
     }
 
-    fn feedback(&self) -> Feedback {
-        self.0.feedback()
+    fn control(&self, bytes: u64, at: &Surroundings) -> Control {
+        self.0.control(bytes, at)
     }
 
-    fn counted_feedback(&self) -> Option<CountedFeedback> {
-        self.0.counted_feedback()
+    fn counts_feedback(&self) -> bool {
+        self.0.counts_feedback()
     }
 
     fn max_message_bytes(&self) -> u64 {
@@ -179,6 +253,10 @@ impl Profile for Config {
 
     fn has_streams(&self) -> bool {
         self.0.has_streams()
+    }
+
+    fn lost_after(&self) -> Option<Span> {
+        self.0.lost_after()
     }
 
     fn over_udp(self) -> Self {

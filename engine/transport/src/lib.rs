@@ -56,4 +56,4 @@ pub mod uet;
 
 pub use exchange::InvalidConfig;
 pub use machine::{Machine, TransportConfig};
-pub use profile::{CountedFeedback, Feedback, Profile};
+pub use profile::{Control, Part, Profile, Surroundings};

@@ -3,16 +3,14 @@
 use std::error::Error;
 use std::sync::Arc;
 
-#[cfg(any(test, feature = "testkit"))]
-use rackweave_core::Rate;
 use rackweave_core::{
-    Event, Framing, HostId, MessageId, Node, Open, Packet, Placement, RecoveryCounters, Refused,
-    RoundTrip, Span, Submit, Time, Transport,
+    Event, Framing, HostId, MessageId, Node, Open, Packet, Placement, Rate, RecoveryCounters,
+    Refused, RoundTrip, Span, Submit, Time, Transport,
 };
 use rackweave_wire::Header;
 use rackweave_wire::homa::Layout;
 
-use crate::profile::{CountedFeedback, Feedback, Profile};
+use crate::profile::{Control, Profile, Surroundings};
 
 /// Defines the enums over all transports in [`rackweave_wire::transports!`]. Each transport is a module with a
 /// `Config`, which implements [`Profile`], and a `Host`.
@@ -128,16 +126,35 @@ impl TransportConfig {
         for_config!(self, config => Profile::framing(&**config))
     }
 
-    /// The packets that receivers of the transport send back.
+    /// The packets other than data of a message of this length; see [`Profile::control`].
     #[must_use]
-    pub fn feedback(&self) -> Feedback {
-        for_config!(self, config => config.feedback())
+    pub fn control(&self, bytes: u64, at: &Surroundings) -> Control {
+        for_config!(self, config => config.control(bytes, at))
     }
 
-    /// What of it a load of the link counts; see [`Profile::counted_feedback`].
+    /// The number of packets of a message of this length in both directions, if none is lost: an estimate.
     #[must_use]
-    pub fn counted_feedback(&self) -> Option<CountedFeedback> {
-        for_config!(self, config => config.counted_feedback())
+    pub fn packets_of(&self, bytes: u64, at: &Surroundings) -> f64 {
+        let Control { there, back, .. } = self.control(bytes, at);
+        bytes.div_ceil(u64::from(self.framing().max_payload)).max(1) as f64 + there + back
+    }
+
+    /// The bytes on the link of a message of this length, and those of the packets that its receiver sends back, if none is lost:
+    /// an estimate.
+    #[must_use]
+    pub fn wire_bytes_of(&self, bytes: u64, at: &Surroundings) -> [f64; 2] {
+        let Control { there, back, wire_bytes } = self.control(bytes, at);
+        let data = self.framing().message_wire_bytes(bytes) as f64;
+        [data + there * f64::from(wire_bytes), back * f64::from(wire_bytes)]
+    }
+
+    /// The bytes on the link of what a receiver sends back for a message, if the loads in the transport's paper count them
+    /// ([`Profile::counts_feedback`]), and otherwise 0.
+    #[must_use]
+    pub fn counted_feedback(&self, bytes: u64, link: Rate) -> f64 {
+        let alone = Surroundings::alone(link, Span::ZERO);
+        let counts = for_config!(self, config => config.counts_feedback());
+        if counts { self.wire_bytes_of(bytes, &alone)[1] } else { 0.0 }
     }
 
     /// The length of the longest message; see [`Profile::max_message_bytes`].
@@ -150,6 +167,12 @@ impl TransportConfig {
     #[must_use]
     pub fn has_streams(&self) -> bool {
         for_config!(self, config => config.has_streams())
+    }
+
+    /// When messages are lost, if the transport repairs nothing; see [`Profile::lost_after`].
+    #[must_use]
+    pub fn lost_after(&self) -> Option<Span> {
+        for_config!(self, config => config.lost_after())
     }
 
     /// The same transport inside UDP datagrams; see [`Profile::over_udp`].

@@ -3,33 +3,56 @@
 use core::error::Error;
 use std::sync::Arc;
 
-#[cfg(any(test, feature = "testkit"))]
-use rackweave_core::Rate;
 use rackweave_core::frame::IPV4;
-use rackweave_core::{Event, Framing, HostId, Placement, Span, Transport};
+use rackweave_core::{Event, Framing, HostId, Placement, Rate, Span, Transport};
 use rackweave_wire::overlay;
 
 /// Bytes that precede every header inside a UDP datagram ([`rackweave_wire::overlay`]), from the IP header on.
 pub(crate) const UDP_FRONT: u32 = IPV4 + overlay::OVERHEAD;
 
-/// What a receiver sends back for the packets of a message: an estimate, for the cost of a simulation.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Feedback {
-    /// The bytes at the start of a message for which nothing is sent back.
-    pub free_bytes: u64,
-    /// The packets sent back for each data packet after those.
-    pub packets: f64,
-}
-
-/// The packets that a receiver sends back and that a load of the link counts: those of transports whose papers count them.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct CountedFeedback {
-    /// The bytes at the start of a message for which nothing is sent back.
-    pub free_bytes: u64,
-    /// The bytes of a message for which one packet is sent back, after those; at least 1.
-    pub bytes_per_packet: u64,
+/// The packets other than data of a message, if nothing is lost: an estimate, for offered loads and for the cost of a simulation.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Control {
+    /// Packets of the message's sender, such as announcements.
+    pub there: f64,
+    /// Packets of its receiver, such as grants and acknowledgements.
+    pub back: f64,
     /// The bytes of such a packet on the link, gap included.
     pub wire_bytes: u32,
+}
+
+/// The part that a message has in an exchange.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Part {
+    /// A message that is not answered.
+    OneWay,
+    /// A request, which is answered at once.
+    Request,
+    /// The response to it.
+    Response,
+}
+
+/// What the number of control packets depends on, apart from the message: some are sent by time, or for several messages together.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Surroundings {
+    /// The rate of a host's link.
+    pub link: Rate,
+    /// The round trip of a control packet between the hosts that are farthest apart, without load.
+    pub control_rtt: Span,
+    /// The share of time in which a receiver's link carries data.
+    pub busy: f64,
+    /// The messages that a host starts to another one in a second.
+    pub per_second: f64,
+    /// What the message is.
+    pub part: Part,
+}
+
+impl Surroundings {
+    /// Of a message without any others.
+    #[must_use]
+    pub const fn alone(link: Rate, control_rtt: Span) -> Self {
+        Self { link, control_rtt, busy: 0.0, per_second: 0.0, part: Part::OneWay }
+    }
 }
 
 /// The parameters of a transport.
@@ -71,14 +94,14 @@ pub trait Profile: Clone {
     #[must_use]
     fn framing(&self) -> Framing;
 
-    /// The packets that receivers send back.
+    /// The packets other than data of a message of this length.
     #[must_use]
-    fn feedback(&self) -> Feedback;
+    fn control(&self, bytes: u64, at: &Surroundings) -> Control;
 
-    /// What receivers send back, if the loads in the transport's paper count it. The load of other transports counts data only.
+    /// Whether the loads in the transport's paper count what receivers send back. The load of other transports counts data only.
     #[must_use]
-    fn counted_feedback(&self) -> Option<CountedFeedback> {
-        None
+    fn counts_feedback(&self) -> bool {
+        false
     }
 
     /// The length of the longest message in bytes.
@@ -89,6 +112,13 @@ pub trait Profile: Clone {
     #[must_use]
     fn has_streams(&self) -> bool {
         false
+    }
+
+    /// The time after [`Event::Sent`] after which a message that has not arrived never will, of a transport that repairs nothing;
+    /// `None` if it repairs losses, or reports them.
+    #[must_use]
+    fn lost_after(&self) -> Option<Span> {
+        None
     }
 
     /// The same parameters for packets inside UDP datagrams of the usual MTU, as on Linux: headers have their

@@ -178,7 +178,16 @@ impl Fates {
             let once = fate.delivered <= 1 || self.restarted.contains(&to);
             let arrived = fate.answered + fate.sent == 0 || fate.delivered > 0 || self.loses;
             if ended > 1 || fate.sent > 1 || !over || !once || !arrived {
-                return Err(format!("{from}>{to} {id}: {fate:?}"));
+                let rule = match (over, ended, once, arrived) {
+                    (false, ..) => "it has not ended, and its sender has not restarted",
+                    (_, 2.., ..) => "it has ended more than once",
+                    (_, _, false, _) => "it was delivered more than once",
+                    (.., false) => {
+                        "its sender was told that it has arrived, and it was not delivered"
+                    }
+                    _ => "it was reported as sent more than once",
+                };
+                return Err(format!("message {id} from h{from} to h{to}: {rule} ({fate:?})"));
             }
         }
         Ok(())

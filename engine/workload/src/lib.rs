@@ -40,7 +40,7 @@ pub mod trace;
 pub use application::{Application, StreamMode, Streaming};
 pub use error::{LineProblem, SizesError, TraceError, WorkloadError};
 pub use generator::{Generator, HostGenerator};
-pub use load::{Grants, mean_gap, open_loop_gap};
+pub use load::{mean_gap, open_loop_gap};
 pub use pattern::{Arrival, Exchange, LoadCounts, Pattern, WorkloadConfig};
 pub use sizes::{Interpolation, MAX_MESSAGE_BYTES, SizeDist};
 pub use trace::{Trace, TraceEntry};

@@ -10,8 +10,8 @@ use crate::sizes::SizeDist;
 /// Returns the mean gap between the messages of one host that puts `load` on its link.
 ///
 /// With [`LoadCounts::Wire`] every byte on the link counts: `framing`'s headers and gaps, and
-/// `extra(size)` bytes of further traffic that a message of this size causes (grants: see [`Grants`];
-/// a response, which loads the link too where every host is client and server). With [`LoadCounts::Payload`] only message bytes count
+/// `extra(size)` bytes of further traffic that a message of this size causes (grants,
+/// acknowledgements; a response, which loads the link too where every host is client and server). With [`LoadCounts::Payload`] only message bytes count
 /// and `framing` and `extra` are ignored.
 ///
 /// # Errors
@@ -42,8 +42,8 @@ pub fn open_loop_gap(
 /// Returns the mean gap between the messages that a host starts under a workload, or `None` if the workload is not an
 /// open loop.
 ///
-/// Responses load a host's link as its own messages do. `grants` describes the grants that a receiver-driven transport
-/// sends in addition to data.
+/// Responses load a host's link as its own messages do. `feedback(size)` is what the receiver of a message of this size sends back, in
+/// bytes on the link: with uniform destinations every host sends as much of it as it causes.
 ///
 /// # Errors
 /// See [`open_loop_gap`].
@@ -51,15 +51,15 @@ pub fn mean_gap(
     workload: &WorkloadConfig,
     link: Rate,
     framing: Framing,
-    grants: Option<Grants>,
+    feedback: impl Fn(u64) -> f64,
 ) -> Result<Option<Span>, WorkloadError> {
     let Pattern::OpenLoop { sizes, load, counts } = &workload.pattern else { return Ok(None) };
     let exchange = workload.exchange;
     let extra = |size: u64| {
-        let control = |size| grants.map_or(0, |grants| grants.wire_bytes(size));
         let response = exchange.response_bytes(size);
-        let response = response.map_or(0, |size| framing.message_wire_bytes(size) + control(size));
-        (control(size) + response) as f64
+        let response =
+            response.map_or(0.0, |size| framing.message_wire_bytes(size) as f64 + feedback(size));
+        feedback(size) + response
     };
     let gap = open_loop_gap(sizes, *load, *counts, link, framing, extra)?;
     match counts {
@@ -76,36 +76,4 @@ pub fn mean_gap(
 pub(crate) fn check_load(load: f64) -> Result<(), WorkloadError> {
     // This form of the condition also rejects NaN.
     if load > 0.0 && load <= 1.0 { Ok(()) } else { Err(WorkloadError::Load(load)) }
-}
-
-/// The cost of what a receiver answers: a receiver-driven transport's grants, one per `bytes_per_grant`
-/// beyond the unscheduled bytes, or acknowledgements, with no unscheduled bytes and the payload of a packet.
-///
-/// Grants travel against the data. With uniform destinations every host sends as many as it
-/// causes, so that they count towards the load of its own link.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Grants {
-    /// Bytes that are sent without a grant.
-    pub unscheduled_bytes: u64,
-    /// Message bytes that one grant allows; at least 1.
-    pub bytes_per_grant: u64,
-    /// Bytes of one grant on the link, gap included.
-    pub wire_bytes_per_grant: u64,
-}
-
-impl Grants {
-    /// SIGCOMM'18's simulations: a grant of 86 bytes on the link for each packet of 1442 bytes
-    /// beyond the first 9328.
-    pub const HOMA_SIGCOMM18: Self =
-        Self { unscheduled_bytes: 9328, bytes_per_grant: 1442, wire_bytes_per_grant: 86 };
-
-    /// Returns the bytes on the link of all grants of a message.
-    ///
-    /// # Panics
-    /// If `bytes_per_grant` is zero.
-    #[must_use]
-    pub const fn wire_bytes(self, size: u64) -> u64 {
-        let scheduled = size.saturating_sub(self.unscheduled_bytes);
-        scheduled.div_ceil(self.bytes_per_grant).saturating_mul(self.wire_bytes_per_grant)
-    }
 }

@@ -3,28 +3,19 @@
 //!
 //! [`Part`] is a file that is written aside and gets its name when it is whole.
 
+mod container;
+mod os;
 mod part;
 
-use std::ffi::OsStr;
+use std::ffi::{OsStr, OsString};
 use std::fmt::Debug;
-use std::fs::{File, FileTimes, Permissions};
 use std::io;
 use std::ops::Range;
-use std::os::fd::OwnedFd;
-use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
-use std::path::{Path, PathBuf};
+use std::os::fd::BorrowedFd;
 use std::sync::Arc;
-use std::time::{Duration, UNIX_EPOCH};
 
-use rustix::fs::{
-    AtFlags, FallocateFlags, FileType, FlockOperation, Mode, OFlags, RenameFlags, SeekFrom,
-};
-use rustix::fs::{
-    fallocate, flock, fstat, fstatvfs, mkdirat, openat, renameat, renameat_with, seek, stat,
-    statat, unlinkat,
-};
-use rustix::io::Errno;
-
+pub use self::container::{Container, Stream, command, container};
+pub use self::os::{open, open_existing};
 pub use self::part::{INCOMPLETE, Part, PartError, is_incomplete, new_mode};
 
 /// How a file is opened.
@@ -47,7 +38,9 @@ pub enum FileKind {
     File,
     /// A directory.
     Directory,
-    /// Anything else, such as a symbolic link.
+    /// A symbolic link, wherever it leads.
+    SymbolicLink,
+    /// Anything else, such as a device.
     Other,
 }
 
@@ -64,6 +57,8 @@ pub struct Stat {
     pub mode: u32,
     /// The time of the last modification: seconds and nanoseconds since 1970.
     pub modified: (i64, u32),
+    /// The time of the last change of its bytes or attributes, which nobody can set: seconds and nanoseconds since 1970.
+    pub changed: (i64, u32),
     /// Whether it belongs to the user of this process.
     pub is_own: bool,
     /// The number of its names.
@@ -81,7 +76,7 @@ pub trait Directory: Debug + Send + Sync {
     /// Returns the attributes of what has this name, without following links; `None` if nothing has it.
     fn stat(&self, name: &OsStr) -> Option<Stat>;
 
-    /// Opens a regular file.
+    /// Opens a regular file. One of this user is opened for reading whatever its mode.
     ///
     /// # Errors
     /// If the system refuses, or the name is that of anything else.
@@ -93,6 +88,18 @@ pub trait Directory: Debug + Send + Sync {
     /// If the system refuses, or there is none.
     fn remove(&self, name: &OsStr) -> io::Result<()>;
 
+    /// Removes an empty directory.
+    ///
+    /// # Errors
+    /// If the system refuses, or there is none; [`io::ErrorKind::DirectoryNotEmpty`] if something is in it.
+    fn remove_directory(&self, name: &OsStr) -> io::Result<()>;
+
+    /// Returns the names in it, in their order.
+    ///
+    /// # Errors
+    /// If the system refuses.
+    fn names(&self) -> io::Result<Vec<OsString>>;
+
     /// Renames a file in one step, replacing one that has the new name.
     ///
     /// # Errors
@@ -103,11 +110,41 @@ pub trait Directory: Debug + Send + Sync {
     /// it was.
     fn is_in_place(&self) -> bool;
 
+    /// Gives an open file of the same file system another name, which nothing has yet.
+    ///
+    /// # Errors
+    /// If the system refuses, or the file system has no hard links; [`io::ErrorKind::AlreadyExists`] if the name is taken.
+    fn link(&self, file: &dyn DiskFile, name: &OsStr) -> io::Result<()>;
+
+    /// Creates a symbolic link with this text, which is not looked at.
+    ///
+    /// # Errors
+    /// If the system refuses, or the file system has no symbolic links; [`io::ErrorKind::AlreadyExists`] if the name is taken.
+    fn symlink(&self, target: &OsStr, name: &OsStr) -> io::Result<()>;
+
+    /// Returns the text of the symbolic link of this name.
+    ///
+    /// # Errors
+    /// If the system refuses, or the name is that of anything else.
+    fn target(&self, name: &OsStr) -> io::Result<OsString>;
+
+    /// Sets the time of the last modification of the symbolic link of this name, in seconds and nanoseconds since 1970.
+    ///
+    /// # Errors
+    /// If the system refuses, or the name is that of anything else.
+    fn set_link_modified(&self, name: &OsStr, modified: (i64, u32)) -> io::Result<()>;
+
     /// Makes names permanent: returns when a crash of the machine can no longer undo what was done in this directory.
     ///
     /// # Errors
     /// If the system refuses.
     fn sync(&self) -> io::Result<()>;
+
+    /// Sets the permission bits of the directory.
+    ///
+    /// # Errors
+    /// If the system refuses.
+    fn set_mode(&self, mode: u32) -> io::Result<()>;
 
     /// Sets the permission bits and the time of the last modification of the directory.
     ///
@@ -115,8 +152,23 @@ pub trait Directory: Debug + Send + Sync {
     /// If the system refuses.
     fn set_attributes(&self, mode: u32, modified: (i64, u32)) -> io::Result<()>;
 
+    /// Opens it as a file, which has attributes and no bytes.
+    ///
+    /// # Errors
+    /// If the system refuses, or has no such attributes.
+    fn handle(&self) -> io::Result<Box<dyn DiskFile>> {
+        Err(io::ErrorKind::Unsupported.into())
+    }
+
     /// Returns the number of bytes that this user can still write to the file system, if it is known.
     fn free(&self) -> Option<u64>;
+
+    /// Whether this user may add and remove names in it, or may give itself the permission.
+    fn may_change(&self) -> bool;
+
+    /// Returns the number of the mount that it is on: a part of a file system that is mounted a second time has another one. 0 if the
+    /// system does not tell.
+    fn mount(&self) -> u64;
 }
 
 /// An open regular file.
@@ -178,8 +230,50 @@ pub trait DiskFile: Debug + Send + Sync {
     /// If the system refuses, or could not write them.
     fn sync(&self) -> io::Result<()>;
 
-    /// Locks the file against other processes until it is closed; returns false if another one holds the lock.
+    /// Syncs the file, and makes the system forget what it keeps of it in memory, so that reads are of what is on the disk.
+    ///
+    /// Whoever counts bytes as there that it has not written and synced itself calls this before it reads them. After a sync that
+    /// failed, Linux shows lost pages as they were written, counts them as clean, and lets later syncs succeed, whichever process
+    /// had written them. Pages that another process has mapped into its memory stay.
+    ///
+    /// # Errors
+    /// If the system refuses, or could not write what was not on the disk.
+    fn settle(&self) -> io::Result<()>;
+
+    /// Overwrites a range with zeros.
+    ///
+    /// # Errors
+    /// If the system refuses.
+    fn zero(&self, range: Range<u64>) -> io::Result<()>;
+
+    /// Returns the names, with their namespaces, and the values of the extended attributes that this user may read.
+    ///
+    /// # Errors
+    /// If the system refuses, or the file system has none.
+    fn attributes(&self) -> io::Result<Vec<(Vec<u8>, Vec<u8>)>> {
+        Err(io::ErrorKind::Unsupported.into())
+    }
+
+    /// Sets an extended attribute, or removes it.
+    ///
+    /// # Errors
+    /// If the system refuses, or the file system has none.
+    fn set_attribute(&self, _name: &[u8], _value: Option<&[u8]>) -> io::Result<()> {
+        Err(io::ErrorKind::Unsupported.into())
+    }
+
+    /// Returns the operating system's descriptor, if it has one.
+    fn descriptor(&self) -> Option<BorrowedFd<'_>> {
+        None
+    }
+
+    /// Locks the file against other processes until it is closed or [`unlock`](Self::unlock)ed; returns false if another one holds the
+    /// lock.
     fn lock(&self) -> bool;
+
+    /// Ends the lock at once. Closing the file alone leaves it to a child process that has not begun its program yet, since that one has
+    /// the file open too.
+    fn unlock(&self);
 }
 
 /// Writes all bytes.
@@ -197,6 +291,21 @@ pub fn write_all_at(file: &dyn DiskFile, mut bytes: &[u8], mut at: u64) -> io::R
             Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
             Err(error) => return Err(error),
         }
+    }
+    Ok(())
+}
+
+/// Writes zeros.
+///
+/// # Errors
+/// If the system refuses.
+pub fn write_zeros(file: &dyn DiskFile, range: Range<u64>) -> io::Result<()> {
+    const ZEROS: &[u8] = &[0; 64 << 10];
+    let mut at = range.start;
+    while at < range.end {
+        let len = (range.end - at).min(ZEROS.len() as u64);
+        write_all_at(file, &ZEROS[..len as usize], at)?;
+        at += len;
     }
     Ok(())
 }
@@ -245,210 +354,5 @@ impl io::Write for Writing<'_> {
 
     fn flush(&mut self) -> io::Result<()> {
         Ok(())
-    }
-}
-
-/// A directory of the operating system. It need not be readable.
-#[derive(Debug)]
-struct OsDirectory {
-    fd: OwnedFd,
-    path: PathBuf,
-}
-
-/// Opens a directory of the operating system by its path, and creates it if it does not exist.
-///
-/// # Errors
-/// If the system refuses.
-pub fn open(path: &Path) -> io::Result<Arc<dyn Directory>> {
-    std::fs::create_dir_all(path)?;
-    open_existing(path)
-}
-
-/// Opens a directory of the operating system by its path.
-///
-/// # Errors
-/// If there is none, or the system refuses.
-pub fn open_existing(path: &Path) -> io::Result<Arc<dyn Directory>> {
-    let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
-    let fd = rustix::fs::open(path, flags, Mode::empty())?;
-    Ok(Arc::new(OsDirectory { fd, path: path.to_owned() }))
-}
-
-/// Returns file times for a modification time; an impossible one changes nothing.
-fn times((seconds, nanos): (i64, u32)) -> FileTimes {
-    let since = Duration::from_secs(seconds.unsigned_abs());
-    let second = match seconds < 0 {
-        true => UNIX_EPOCH.checked_sub(since),
-        false => UNIX_EPOCH.checked_add(since),
-    };
-    second
-        .and_then(|second| second.checked_add(Duration::from_nanos(nanos.into())))
-        .map_or_else(FileTimes::new, |time| FileTimes::new().set_modified(time))
-}
-
-impl OsDirectory {
-    /// Returns a descriptor that can set times and `fsync`, which one of `O_PATH` cannot.
-    fn file(&self) -> io::Result<File> {
-        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
-        Ok(openat(&self.fd, ".", flags, Mode::empty())?.into())
-    }
-}
-
-impl Directory for OsDirectory {
-    fn subdir(&self, name: &OsStr) -> io::Result<Arc<dyn Directory>> {
-        let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-        let open = || openat(&self.fd, name, flags, Mode::empty());
-        let opened = match open() {
-            Err(Errno::NOENT) => match mkdirat(&self.fd, name, Mode::from_raw_mode(0o777)) {
-                Ok(()) | Err(Errno::EXIST) => open(),
-                Err(error) => Err(error),
-            },
-            other => other,
-        };
-        match opened {
-            Ok(fd) => Ok(Arc::new(Self { fd, path: self.path.join(name) })),
-            Err(Errno::NOTDIR | Errno::LOOP) => Err(io::ErrorKind::NotADirectory.into()),
-            Err(error) => Err(error.into()),
-        }
-    }
-
-    fn stat(&self, name: &OsStr) -> Option<Stat> {
-        let stat = statat(&self.fd, name, AtFlags::SYMLINK_NOFOLLOW).ok()?;
-        let kind = match FileType::from_raw_mode(stat.st_mode) {
-            FileType::RegularFile => FileKind::File,
-            FileType::Directory => FileKind::Directory,
-            _ => FileKind::Other,
-        };
-        #[allow(clippy::useless_conversion, reason = "its type depends on the architecture")]
-        let names = u64::from(stat.st_nlink);
-        Some(Stat {
-            kind,
-            id: (stat.st_dev, stat.st_ino),
-            len: u64::try_from(stat.st_size).unwrap_or_default(),
-            mode: stat.st_mode & 0o777,
-            modified: (stat.st_mtime, u32::try_from(stat.st_mtime_nsec).unwrap_or_default()),
-            is_own: stat.st_uid == rustix::process::geteuid().as_raw(),
-            names,
-        })
-    }
-
-    fn open(&self, name: &OsStr, how: Open) -> io::Result<Box<dyn DiskFile>> {
-        let how = match how {
-            Open::Read => OFlags::RDONLY,
-            Open::Update => OFlags::RDWR,
-            Open::UpdateOrCreate => OFlags::RDWR | OFlags::CREATE,
-            Open::Create => OFlags::RDWR | OFlags::CREATE | OFlags::EXCL,
-        };
-        // The flags prevent following a link, and waiting for the other end of a pipe.
-        let flags = how | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
-        let file = File::from(openat(&self.fd, name, flags, Mode::from_raw_mode(0o600))?);
-        match file.metadata()?.is_file() {
-            true => Ok(Box::new(file)),
-            false => Err(io::Error::other("it is not a file")),
-        }
-    }
-
-    fn remove(&self, name: &OsStr) -> io::Result<()> {
-        Ok(unlinkat(&self.fd, name, AtFlags::empty())?)
-    }
-
-    fn rename(&self, from: &OsStr, to: &OsStr, replace: bool) -> io::Result<()> {
-        if !replace {
-            match renameat_with(&self.fd, from, &self.fd, to, RenameFlags::NOREPLACE) {
-                Ok(()) => return Ok(()),
-                Err(Errno::EXIST) => return Err(io::ErrorKind::AlreadyExists.into()),
-                // On file systems without RENAME_NOREPLACE, check first.
-                Err(_) if self.stat(to).is_some() => {
-                    return Err(io::ErrorKind::AlreadyExists.into());
-                }
-                Err(_) => {}
-            }
-        }
-        Ok(renameat(&self.fd, from, &self.fd, to)?)
-    }
-
-    fn is_in_place(&self) -> bool {
-        let (open, named) = (fstat(&self.fd), stat(&self.path));
-        open.is_ok_and(|open| {
-            named.is_ok_and(|named| (open.st_dev, open.st_ino) == (named.st_dev, named.st_ino))
-        })
-    }
-
-    fn sync(&self) -> io::Result<()> {
-        self.file()?.sync_all()
-    }
-
-    fn set_attributes(&self, mode: u32, modified: (i64, u32)) -> io::Result<()> {
-        let file = self.file()?;
-        file.set_permissions(Permissions::from_mode(mode))?;
-        file.set_times(times(modified))
-    }
-
-    fn free(&self) -> Option<u64> {
-        fstatvfs(&self.fd).ok().map(|disk| disk.f_bavail.saturating_mul(disk.f_frsize))
-    }
-}
-
-impl DiskFile for File {
-    fn duplicate(&self) -> io::Result<Box<dyn DiskFile>> {
-        Ok(Box::new(self.try_clone()?))
-    }
-
-    fn punch(&self, range: Range<u64>) -> io::Result<()> {
-        let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
-        Ok(fallocate(self, flags, range.start, range.end - range.start)?)
-    }
-
-    fn is_hole(&self, range: Range<u64>) -> bool {
-        match seek(self, SeekFrom::Data(range.start)) {
-            Ok(data) => data >= range.end,
-            // There is no data up to the end of the file, which may be before the end of the range.
-            Err(Errno::NXIO) => {
-                self.metadata().is_ok_and(|found| found.is_file() && found.len() >= range.end)
-            }
-            Err(_) => false,
-        }
-    }
-
-    fn read_at(&self, buffer: &mut [u8], offset: u64) -> io::Result<usize> {
-        std::os::unix::fs::FileExt::read_at(self, buffer, offset)
-    }
-
-    fn write_at(&self, bytes: &[u8], offset: u64) -> io::Result<usize> {
-        std::os::unix::fs::FileExt::write_at(self, bytes, offset)
-    }
-
-    fn set_len(&self, len: u64) -> io::Result<()> {
-        Self::set_len(self, len)
-    }
-
-    fn stat(&self) -> io::Result<Stat> {
-        let meta = self.metadata()?;
-        Ok(Stat {
-            kind: FileKind::File,
-            id: (meta.dev(), meta.ino()),
-            len: meta.len(),
-            mode: meta.mode() & 0o777,
-            modified: (meta.mtime(), u32::try_from(meta.mtime_nsec()).unwrap_or_default()),
-            is_own: meta.uid() == rustix::process::geteuid().as_raw(),
-            names: meta.nlink(),
-        })
-    }
-
-    fn set_mode(&self, mode: u32) -> io::Result<()> {
-        self.set_permissions(Permissions::from_mode(mode))
-    }
-
-    fn set_modified(&self, modified: (i64, u32)) -> io::Result<()> {
-        self.set_times(times(modified))
-    }
-
-    fn sync(&self) -> io::Result<()> {
-        self.sync_all()
-    }
-
-    fn lock(&self) -> bool {
-        // Some file systems have no locks.
-        flock(self, FlockOperation::NonBlockingLockExclusive) != Err(Errno::WOULDBLOCK)
     }
 }

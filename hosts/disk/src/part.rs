@@ -269,6 +269,7 @@ impl Drop for Part {
         if self.is_temporary {
             self.abandon();
         }
+        self.file.unlock();
     }
 }
 
@@ -318,6 +319,17 @@ mod tests {
             (std::fs::read(folder.path().join("x")).unwrap(), names(folder.path())),
             (vec![], vec!["x".into()])
         );
+    }
+
+    #[test]
+    fn a_part_is_free_at_once_though_a_starting_program_has_its_file() {
+        let folder = tempfile::tempdir().unwrap();
+        let first = part(folder.path()).unwrap();
+        // What a process has between fork and exec.
+        let inherited = first.file().descriptor().unwrap().try_clone_to_owned().unwrap();
+        drop(first);
+        assert!(part(folder.path()).is_ok());
+        drop(inherited);
     }
 
     #[test]

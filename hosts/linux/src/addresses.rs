@@ -1,7 +1,7 @@
 //! Peers by number and by address: which one sends by a path, and which one makes room for a stranger.
 
 use std::collections::BTreeSet;
-use std::net::{IpAddr, SocketAddr};
+use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 use std::ops::Bound::{Excluded, Unbounded};
 use std::ops::{Deref, DerefMut, Range};
 
@@ -19,6 +19,16 @@ pub fn plain(address: SocketAddr) -> SocketAddr {
             Some(v4) => SocketAddr::from((v4, v6.port())),
             None => address,
         },
+    }
+}
+
+/// The party of an address, by which places are shared: an IPv4 address, or a network of IPv6 with 64 bits for its hosts, in which one host
+/// has as many addresses as it likes. Pages share theirs by the same rule (`rackweave_page::Party`).
+#[must_use]
+pub const fn party(address: IpAddr) -> IpAddr {
+    match address.to_canonical() {
+        IpAddr::V4(address) => IpAddr::V4(address),
+        IpAddr::V6(address) => IpAddr::V6(Ipv6Addr::from_bits(address.to_bits() >> 64 << 64)),
     }
 }
 
@@ -319,6 +329,15 @@ mod tests {
 
     fn admit(table: &mut AddressTable<u32>, now: Time, port: u16) -> Option<HostId> {
         table.admit(now, address(port).into(), |_| false, 0)
+    }
+
+    #[test]
+    fn a_network_of_ipv6_is_one_party() {
+        let of = |text: &str| party(text.parse().unwrap());
+        assert_eq!(of("2001:db8::1"), of("2001:db8::ffff:0:0:2"));
+        assert_ne!(of("2001:db8::1"), of("2001:db8:0:1::1"));
+        assert_eq!(of("::ffff:192.0.2.1"), of("192.0.2.1"));
+        assert_ne!(of("192.0.2.1"), of("192.0.2.2"));
     }
 
     #[test]

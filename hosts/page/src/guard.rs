@@ -3,9 +3,10 @@
 use std::io;
 use std::net::{IpAddr, Ipv6Addr};
 use std::sync::Arc;
+use std::time::Duration;
 
 use axum::Router;
-use axum::body::{Body, Bytes};
+use axum::body::{Body, Bytes, HttpBody as _};
 use axum::extract::{Request, State};
 use axum::http::StatusCode;
 use axum::http::header::{
@@ -14,7 +15,10 @@ use axum::http::header::{
 };
 use axum::middleware::{self, Next};
 use axum::response::{IntoResponse, Response};
+use bytes::BytesMut;
 use tokio::sync::mpsc;
+use tokio::time::timeout;
+use tokio_stream::StreamExt as _;
 use tokio_stream::wrappers::ReceiverStream;
 
 /// Refuses requests by other names than these, IP addresses and `localhost`, and adds the headers that all responses have.
@@ -86,12 +90,16 @@ pub fn random() -> u128 {
     u128::from_ne_bytes(bytes)
 }
 
-/// One document with its style and script, in place of `STYLE` and `SCRIPT` in the HTML; `NONCE` stands where they are allowed. Its
-/// policy permits requests to this server only.
+/// What the scripts of all pages share.
+const ELEMENTS: &str = include_str!("elements.js");
+
+/// One document with its style and script, in place of `STYLE` and `SCRIPT` in the HTML; `NONCE` stands where they are allowed. Before
+/// the script stands what all pages share (`elements.js`). Its policy permits requests to this server only.
 #[must_use]
 pub fn document(html: &str, style: &str, script: &str) -> Response {
     let nonce = format!("{:032x}", random());
-    let html = html.replace("NONCE", &nonce).replace("STYLE", style).replace("SCRIPT", script);
+    let html = html.replace("NONCE", &nonce).replace("STYLE", style);
+    let html = html.replace("SCRIPT", &format!("{ELEMENTS}\n{script}"));
     let policy = format!(
         "default-src 'none'; script-src 'nonce-{nonce}'; style-src 'nonce-{nonce}'; connect-src 'self'; img-src data:; \
          base-uri 'none'; form-action 'none'; frame-ancestors 'none'; require-trusted-types-for 'script'; trusted-types 'none'"
@@ -110,9 +118,76 @@ pub fn body() -> (Pieces, Body) {
     (pieces, Body::from_stream(ReceiverStream::new(body)))
 }
 
+/// Why there is no body of a request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum BodyError {
+    /// It is too long.
+    #[error("a request has at most {0} bytes")]
+    TooLong(usize),
+    /// It takes too long.
+    #[error("the request was not complete within {} s", .0.as_secs_f64())]
+    TooSlow(Duration),
+    /// The connection has failed.
+    #[error("the request was broken off")]
+    BrokenOff,
+}
+
+impl BodyError {
+    /// The status of the answer.
+    #[must_use]
+    pub const fn status(self) -> StatusCode {
+        match self {
+            Self::TooLong(_) => StatusCode::PAYLOAD_TOO_LARGE,
+            Self::TooSlow(_) => StatusCode::REQUEST_TIMEOUT,
+            Self::BrokenOff => StatusCode::BAD_REQUEST,
+        }
+    }
+}
+
+/// The time for the body of a request.
+const BODY: Duration = Duration::from_secs(10);
+
+/// Reads the whole body of a request, within ten seconds. Whoever may ask is decided before, by the head.
+///
+/// # Errors
+/// See [`BodyError`].
+pub async fn whole(body: Body, most: usize) -> Result<Bytes, BodyError> {
+    // What is announced is not waited for.
+    if body.size_hint().lower() > most as u64 {
+        return Err(BodyError::TooLong(most));
+    }
+    let read = async {
+        let mut pieces = body.into_data_stream();
+        let mut all = BytesMut::new();
+        while let Some(piece) = pieces.next().await {
+            all.extend_from_slice(&piece.map_err(|_| BodyError::BrokenOff)?);
+            if all.len() > most {
+                return Err(BodyError::TooLong(most));
+            }
+        }
+        Ok(all.freeze())
+    };
+    timeout(BODY, read).await.unwrap_or(Err(BodyError::TooSlow(BODY)))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_scripts_share_makes_no_html_of_texts() {
+        for html in [
+            "innerHTML",
+            "outerHTML",
+            "insertAdjacentHTML",
+            "document.write",
+            "eval(",
+            "</",
+            "NONCE",
+        ] {
+            assert!(!ELEMENTS.contains(html), "{html}");
+        }
+    }
 
     #[test]
     fn only_the_servers_own_names_are_answered() {

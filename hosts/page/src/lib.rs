@@ -1,13 +1,15 @@
 //! A page that a process serves over HTTP, next to its own work.
 //!
 //! It runs on a thread and a runtime of its own and ends when the sender of a watch channel is dropped, so that no reader can slow the
-//! process. Connections, and the memory and time that each can take, have limits. Requests by foreign names are refused
-//! ([`guarded`]), and [`document`] makes one document that loads nothing else.
+//! process. Connections have [places by merit](Places), and the memory and time that each can take have limits. Requests by foreign
+//! names are refused ([`guarded`]), and [`document`] makes one document that loads nothing else.
 
 mod guard;
+mod metrics;
+mod places;
 mod stall;
 
-use std::collections::BTreeMap;
+use std::collections::VecDeque;
 use std::io;
 use std::net::{IpAddr, SocketAddr, TcpListener};
 use std::pin::pin;
@@ -16,24 +18,27 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use axum::Router;
+use hyper::Request;
+use hyper::body::Incoming;
 use hyper::server::conn::http1;
+use hyper::service::{Service as _, service_fn};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
 use tokio::net::TcpStream;
-use tokio::sync::{Semaphore, watch};
+use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
 
-pub use self::guard::{Pieces, body, document, guarded, random, refused};
+pub use self::guard::{BodyError, Pieces, body, document, guarded, random, refused, whole};
+pub use self::metrics::Metrics;
+pub use self::places::{Bounds, Place, Places};
 use self::stall::Stalling;
 
 /// Limits of one reader.
 #[derive(Clone, Copy, Debug)]
 pub struct Limits {
-    /// Open connections; more are closed at once.
-    pub connections: usize,
-    /// Open connections of one address.
-    pub of_one: usize,
+    /// Open connections, by address until a reader has [proved](Visit::proves) who it is.
+    pub connections: Bounds,
     /// Time for the head of a request, and between two requests of a connection.
     pub request: Duration,
     /// Time in which a connection must take some of what is sent.
@@ -43,8 +48,7 @@ pub struct Limits {
 impl Default for Limits {
     fn default() -> Self {
         Self {
-            connections: 64,
-            of_one: 24,
+            connections: Bounds { most: 64, of_one: 24, kept: 0 },
             request: Duration::from_secs(10),
             stall: Duration::from_secs(10),
         }
@@ -55,46 +59,60 @@ impl Default for Limits {
 const LAST: Duration = Duration::from_millis(500);
 /// The longest head of a request. It is also the memory that a connection has for what it has not sent yet.
 const MOST_HEAD: usize = 16 << 10;
+/// The most addresses that are remembered because somebody there has proved who he is.
+const MOST_ADDRESSES: usize = 1024;
 
-/// The connections of each address.
-#[derive(Clone, Debug, Default)]
-struct Addresses(Arc<Mutex<BTreeMap<IpAddr, usize>>>);
-
-/// A connection that is counted until it is dropped.
-#[derive(Debug)]
-struct Counted {
-    address: IpAddr,
-    addresses: Addresses,
+/// Whose a connection is. Nodes of messages share their places by the same rule (`rackweave_linux::addresses::party`).
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Party {
+    /// Somebody at this address. An IPv6 network of a site counts as one: it has 64 bits for its hosts, so that one host has as many
+    /// addresses as it likes.
+    Address(IpAddr),
+    /// Who has proved this name.
+    Named(Arc<str>),
 }
 
-impl Addresses {
-    /// Counts a connection; `None` if its address has as many as it may.
-    fn add(&self, address: IpAddr, most: usize) -> Option<Counted> {
-        // An IPv6 network of a site has 64 bits for its hosts, so that one host has as many addresses as it likes.
-        let address = match address.to_canonical() {
+impl Party {
+    fn at(address: IpAddr) -> Self {
+        Self::Address(match address.to_canonical() {
             IpAddr::V6(address) => IpAddr::V6((address.to_bits() >> 64 << 64).into()),
             address @ IpAddr::V4(_) => address,
-        };
-        let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let count = all.entry(address).or_insert(0);
-        if *count >= most {
-            return None;
-        }
-        *count += 1;
-        drop(all);
-        Some(Counted { address, addresses: self.clone() })
+        })
     }
 }
 
-impl Drop for Counted {
-    fn drop(&mut self) {
-        let mut all = self.addresses.0.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(count) = all.get_mut(&self.address) {
-            *count -= 1;
-            if *count == 0 {
-                all.remove(&self.address);
-            }
+/// Parties that have proved who they are, and their addresses. The latest is last.
+type Known = Arc<Mutex<VecDeque<Party>>>;
+
+/// The connection of a request, which is among the request's extensions.
+#[derive(Clone, Debug)]
+pub struct Visit {
+    from: Party,
+    named: Arc<Mutex<Option<Party>>>,
+    place: Arc<Place<Party>>,
+    known: Known,
+}
+
+impl Visit {
+    /// The reader has proved this name: its connection does not make room for strangers, nor do the next ones from its address.
+    pub fn proves(&self, name: &str) {
+        let named = Party::Named(name.into());
+        self.place.prove(&named, true);
+        *self.named.lock().unwrap_or_else(PoisonError::into_inner) = Some(named);
+        let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
+        known.retain(|it| *it != self.from);
+        known.push_back(self.from.clone());
+        if known.len() > MOST_ADDRESSES {
+            known.pop_front();
         }
+    }
+
+    /// Takes a place for the reader among others, such as readers of a stream of events.
+    #[must_use]
+    pub fn take(&self, places: &Places<Party>) -> Place<Party> {
+        let named = self.named.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let is_known = named.is_some();
+        places.take(named.unwrap_or_else(|| self.from.clone()), is_known)
     }
 }
 
@@ -134,6 +152,12 @@ impl Page {
         Ok(Self { address, thread })
     }
 
+    /// Whether its thread has ended, which it does before the end only by a panic.
+    #[must_use]
+    pub fn has_ended(&self) -> bool {
+        self.thread.is_finished()
+    }
+
     /// Waits until readers have the last state, for at most half a second. The sender must have been dropped.
     pub fn join(self) {
         // A page that has panicked is no failure of the process.
@@ -152,8 +176,8 @@ async fn accept<T: Send + Sync + 'static>(
     shown: watch::Receiver<T>,
     limits: Limits,
 ) {
-    let room = Arc::new(Semaphore::new(limits.connections));
-    let addresses = Addresses::default();
+    let places = Places::new(limits.connections);
+    let known = Known::default();
     let mut connections = JoinSet::new();
     let mut end = pin!(ended(shown.clone()));
     loop {
@@ -166,13 +190,11 @@ async fn accept<T: Send + Sync + 'static>(
             sleep(Duration::from_millis(50)).await;
             continue;
         };
-        let Some(counted) = addresses.add(from.ip(), limits.of_one) else { continue };
-        let Ok(permit) = Arc::clone(&room).try_acquire_owned() else { continue };
-        let (router, shown) = (router.clone(), shown.clone());
-        connections.spawn(async move {
-            serve(stream, router, shown, limits).await;
-            drop((permit, counted));
-        });
+        let from = Party::at(from.ip());
+        let is_known = known.lock().unwrap_or_else(PoisonError::into_inner).contains(&from);
+        let place = Arc::new(places.take(from.clone(), is_known));
+        let visit = Visit { from, named: Arc::default(), place, known: Arc::clone(&known) };
+        connections.spawn(serve(stream, visit, router.clone(), shown.clone(), limits));
     }
     drop(listener);
     let all = async { while connections.join_next().await.is_some() {} };
@@ -180,21 +202,33 @@ async fn accept<T: Send + Sync + 'static>(
     let _ = timeout(LAST, all).await;
 }
 
-async fn serve<T>(stream: TcpStream, router: Router, shown: watch::Receiver<T>, limits: Limits) {
+async fn serve<T>(
+    stream: TcpStream,
+    visit: Visit,
+    router: Router,
+    shown: watch::Receiver<T>,
+    limits: Limits,
+) {
     // Delays small answers if it fails, and nothing else.
     let _ = stream.set_nodelay(true);
+    let place = Arc::clone(&visit.place);
+    let stream = Stalling::new(stream, limits.stall, Arc::clone(&place));
+    let router = TowerToHyperService::new(router);
+    let service = service_fn(move |mut request: Request<Incoming>| {
+        visit.place.touch();
+        request.extensions_mut().insert(visit.clone());
+        router.call(request)
+    });
     let connection = http1::Builder::new()
         .timer(TokioTimer::new())
         .header_read_timeout(limits.request)
         .max_buf_size(MOST_HEAD)
-        .serve_connection(
-            TokioIo::new(Stalling::new(stream, limits.stall)),
-            TowerToHyperService::new(router),
-        );
+        .serve_connection(TokioIo::new(stream), service);
     let mut connection = pin!(connection);
     // Readers that break off, stall, or send what is no request get nothing else.
     tokio::select! {
         _ = &mut connection => {}
+        () = place.evicted() => {}
         () = ended(shown) => {
             connection.as_mut().graceful_shutdown();
             let _ = connection.await;
@@ -204,17 +238,67 @@ async fn serve<T>(stream: TcpStream, router: Router, shown: watch::Receiver<T>, 
 
 #[cfg(test)]
 mod tests {
+    use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+
     use super::*;
 
     #[test]
     fn an_ipv6_network_counts_as_one_address() {
-        let addresses = Addresses::default();
-        let add = |text: &str| addresses.add(text.parse().unwrap(), 2);
-        let (one, _two) = (add("2001:db8::1").unwrap(), add("2001:db8::2:3").unwrap());
-        assert!(add("2001:db8::4").is_none() && add("2001:db8:0:1::4").is_some());
-        drop(one);
-        assert!(add("2001:db8::4").is_some());
-        let _mapped = (add("::ffff:192.0.2.1"), add("192.0.2.1"));
-        assert!(add("192.0.2.1").is_none() && add("192.0.2.2").is_some());
+        let at = |text: &str| Party::at(text.parse().unwrap());
+        assert_eq!(at("2001:db8::1"), at("2001:db8::2:3"));
+        assert_ne!(at("2001:db8::1"), at("2001:db8:0:1::1"));
+        assert_eq!(at("::ffff:192.0.2.1"), at("192.0.2.1"));
+        assert_ne!(at("192.0.2.1"), at("192.0.2.2"));
+    }
+
+    /// A page at which `/events` sends something every few milliseconds.
+    fn page(connections: Bounds) -> (watch::Sender<()>, Page) {
+        let events = async || {
+            let (out, body) = body();
+            tokio::spawn(async move {
+                while out.send(Ok("data: 1\n\n".into())).await.is_ok() {
+                    sleep(Duration::from_millis(5)).await;
+                }
+            });
+            body
+        };
+        let router = Router::new().route("/events", axum::routing::get(events));
+        let (sender, shown) = watch::channel(());
+        let limits = Limits { connections, ..Limits::default() };
+        (sender, Page::start(([127, 0, 0, 1], 0).into(), router, shown, limits).unwrap())
+    }
+
+    async fn connect(page: &Page, last: u8) -> TcpStream {
+        let socket = tokio::net::TcpSocket::new_v4().unwrap();
+        socket.bind(([127, 0, 0, last], 0).into()).unwrap();
+        socket.connect(page.address).await.unwrap()
+    }
+
+    /// Whether a stream goes on: what is read last was not sent before.
+    async fn goes_on(stream: &mut TcpStream) -> bool {
+        for _ in 0..3 {
+            if stream.read(&mut [0; 4096]).await.unwrap_or(0) == 0 {
+                return false;
+            }
+        }
+        true
+    }
+
+    #[tokio::test]
+    async fn silent_connections_end_no_stream_that_is_read() {
+        let (sender, page) = page(Bounds { most: 32, of_one: 24, kept: 16 });
+        let mut reader = connect(&page, 2).await;
+        reader.write_all(b"GET /events HTTP/1.1\r\nHost: localhost\r\n\r\n").await.unwrap();
+        assert!(goes_on(&mut reader).await);
+        let mut silent = Vec::new();
+        // Those of one address, then one of each address.
+        for last in (0..40).map(|_| 3).chain(4..44) {
+            silent.push(connect(&page, last).await);
+            if silent.len().is_multiple_of(5) {
+                assert!(goes_on(&mut reader).await, "{} are silent", silent.len());
+            }
+        }
+        drop(sender);
+        page.join();
     }
 }

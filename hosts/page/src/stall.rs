@@ -2,33 +2,40 @@
 
 use std::io;
 use std::pin::Pin;
+use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::time::{Sleep, sleep};
 
-/// A stream that fails when a write has waited for a given time, so that a stalled reader holds nothing for longer.
+use crate::Party;
+use crate::places::Place;
+
+/// A stream that fails when a write has waited for a given time, so that a stalled reader holds nothing for longer. Its place is that of
+/// an active reader whenever it takes something.
 #[derive(Debug)]
 pub(crate) struct Stalling<S> {
     stream: S,
     patience: Duration,
+    place: Arc<Place<Party>>,
     /// Runs while a write waits.
     waiting: Option<Pin<Box<Sleep>>>,
 }
 
 impl<S> Stalling<S> {
-    pub(crate) const fn new(stream: S, patience: Duration) -> Self {
-        Self { stream, patience, waiting: None }
+    pub(crate) const fn new(stream: S, patience: Duration, place: Arc<Place<Party>>) -> Self {
+        Self { stream, patience, place, waiting: None }
     }
 
     /// Passes on the result of a write, or fails if it has waited too long.
-    fn judge<T>(
+    fn judge(
         &mut self,
         context: &mut Context<'_>,
-        result: Poll<io::Result<T>>,
-    ) -> Poll<io::Result<T>> {
+        result: Poll<io::Result<usize>>,
+    ) -> Poll<io::Result<usize>> {
         if result.is_ready() {
+            self.place.touch();
             self.waiting = None;
             return result;
         }

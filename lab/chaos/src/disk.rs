@@ -13,10 +13,13 @@ use std::ops::Range;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use rackweave_core::Rng;
-use rackweave_disk::{Directory, DiskFile, FileKind, Open, Stat};
+use rackweave_disk::{Directory, DiskFile, FileKind, Open, Stat, write_zeros};
 
 const PAGE: usize = 4096;
 const SECTOR: usize = 512;
+
+/// When directories are changed, in seconds since 1970.
+const TODAY_S: i64 = 1_790_000_000;
 
 /// The number of the root directory.
 const ROOT: u64 = 0;
@@ -67,18 +70,26 @@ struct FileNode {
     lock: Option<u64>,
 }
 
+/// The permission bits and the time of a directory.
+type Attributes = (u32, (i64, u32));
+
 #[derive(Clone, Debug, Default)]
 struct DirNode {
     live: Names,
     durable: Names,
     /// Changes that were not synced.
     changes: Vec<Change>,
+    attributes: Attributes,
+    /// Those on the disk.
+    durable_attributes: Attributes,
 }
 
 #[derive(Clone, Debug)]
 enum Node {
     File(FileNode),
     Directory(DirNode),
+    /// A symbolic link: its text and time, which are on the disk when its name is.
+    Link(OsString, (i64, u32)),
 }
 
 /// Probabilities and limits of failures, while they last.
@@ -97,6 +108,8 @@ struct State {
     rng: Rng,
     nodes: BTreeMap<u64, Node>,
     handles: u64,
+    /// The number of changes of directories. Each has a time of its own.
+    changes: u32,
     failing: Failing,
     /// After how many operations the process is killed that uses the disk.
     kill_after: Option<u64>,
@@ -139,6 +152,16 @@ impl State {
         }
     }
 
+    /// Returns the node at a path.
+    fn find(&mut self, path: &[u8]) -> Option<u64> {
+        use std::os::unix::ffi::OsStrExt as _;
+        let mut node = ROOT;
+        for name in path.split(|byte| *byte == b'/') {
+            node = *self.folder(node).ok()?.live.get(OsStr::from_bytes(name))?;
+        }
+        Some(node)
+    }
+
     /// Counts an operation that changes something, and lets it fail if it is to fail.
     fn step(&mut self) -> io::Result<()> {
         if let Some(left) = &mut self.kill_after {
@@ -155,7 +178,10 @@ impl State {
     }
 
     fn change(&mut self, folder: u64, change: Change) -> io::Result<()> {
+        self.changes += 1;
+        let now = (TODAY_S, self.changes);
         let folder = self.folder(folder)?;
+        folder.attributes.1 = now;
         change.apply(&mut folder.live);
         folder.changes.push(change);
         Ok(())
@@ -172,9 +198,16 @@ impl State {
             Node::File(FileNode { live, .. }) => {
                 (FileKind::File, live.bytes.len() as u64, live.mode, live.modified)
             }
-            Node::Directory(_) => (FileKind::Directory, 0, 0o755, (0, 0)),
+            Node::Directory(DirNode { attributes: (mode, modified), .. }) => {
+                (FileKind::Directory, 0, *mode, *modified)
+            }
+            Node::Link(target, modified) => {
+                (FileKind::SymbolicLink, target.len() as u64, 0o777, *modified)
+            }
         };
-        Some(Stat { kind, id: (1, node), len, mode, modified, is_own: true, names: 1 })
+        // No other program writes here.
+        let changed = modified;
+        Some(Stat { kind, id: (1, node), len, mode, modified, changed, is_own: true, names: 1 })
     }
 
     /// The power fails.
@@ -183,15 +216,27 @@ impl State {
         for node in nodes.values_mut() {
             match node {
                 Node::File(file) => file.lose_power(rng),
+                Node::Link(..) => {}
                 Node::Directory(folder) => {
                     let kept = rng.below(folder.changes.len() as u64 + 1) as usize;
                     for change in folder.changes.drain(..).take(kept) {
                         change.apply(&mut folder.durable);
                     }
                     folder.live = folder.durable.clone();
+                    if rng.chance(0.5) {
+                        folder.durable_attributes = folder.attributes;
+                    }
+                    folder.attributes = folder.durable_attributes;
                 }
             }
         }
+    }
+}
+
+impl DirNode {
+    fn new() -> Self {
+        let attributes = (0o755, (TODAY_S, 0));
+        Self { attributes, durable_attributes: attributes, ..Self::default() }
     }
 }
 
@@ -241,11 +286,12 @@ impl FileNode {
 
 impl Disk {
     pub(super) fn new(rng: Rng) -> Self {
-        let nodes = BTreeMap::from([(ROOT, Node::Directory(DirNode::default()))]);
+        let nodes = BTreeMap::from([(ROOT, Node::Directory(DirNode::new()))]);
         Self(Arc::new(Mutex::new(State {
             rng,
             nodes,
             handles: 0,
+            changes: 0,
             failing: Failing::default(),
             kill_after: None,
         })))
@@ -297,6 +343,17 @@ impl Disk {
 
     /// Puts a file with this content on the disk.
     pub(super) fn put(&self, path: &[u8], bytes: &[u8], mode: u32, modified: (i64, u32)) {
+        let content = Content { bytes: bytes.to_vec(), mode, modified };
+        let file = FileNode { durable: content.clone(), live: content, ..FileNode::default() };
+        self.put_node(path, &Node::File(file));
+    }
+
+    /// Puts a symbolic link with this text on the disk.
+    pub(super) fn put_link(&self, path: &[u8], target: &str, modified: (i64, u32)) {
+        self.put_node(path, &Node::Link(target.into(), modified));
+    }
+
+    fn put_node(&self, path: &[u8], last: &Node) {
         let mut state = self.state();
         let mut folder = ROOT;
         let mut names = path.split(|byte| *byte == b'/').peekable();
@@ -305,12 +362,9 @@ impl Disk {
             let name = OsStr::from_bytes(name).to_owned();
             let known = state.folder(folder).ok().and_then(|it| it.live.get(&name).copied());
             let node = known.unwrap_or_else(|| {
-                let content = Content { bytes: bytes.to_vec(), mode, modified };
-                let file =
-                    FileNode { durable: content.clone(), live: content, ..FileNode::default() };
                 let node = match names.peek() {
-                    Some(_) => Node::Directory(DirNode::default()),
-                    None => Node::File(file),
+                    Some(_) => Node::Directory(DirNode::new()),
+                    None => last.clone(),
                 };
                 state.insert(node)
             });
@@ -322,14 +376,42 @@ impl Disk {
         }
     }
 
+    /// Lets a sync of the file at a path have failed, whoever has written it: processes see what was written, and some
+    /// pages are not on the disk.
+    pub(super) fn lose_pages(&self, path: &[u8]) {
+        let mut state = self.state();
+        let mut rng = state.rng.clone();
+        if let Some(node) = state.find(path)
+            && let Ok(file) = state.file(node)
+        {
+            for page in file.durable.bytes.chunks_mut(PAGE).filter(|_| rng.chance(0.5)) {
+                page.fill(0xe5);
+            }
+        }
+        state.rng = rng;
+    }
+
+    /// Returns whether two paths are names of one file.
+    pub(super) fn is_one(&self, path: &[u8], other: &[u8]) -> bool {
+        let mut state = self.state();
+        let file = state.find(path);
+        file.is_some() && file == state.find(other)
+    }
+
+    /// Returns the text and time of the symbolic link at a path.
+    pub(super) fn link(&self, path: &[u8]) -> Option<(OsString, (i64, u32))> {
+        let mut state = self.state();
+        let node = state.find(path)?;
+        match state.nodes.get(&node)? {
+            Node::Link(target, modified) => Some((target.clone(), *modified)),
+            Node::File(_) | Node::Directory(_) => None,
+        }
+    }
+
     /// Returns the content, mode and time of the file at a path.
     pub(super) fn read(&self, path: &[u8]) -> Option<(Vec<u8>, u32, (i64, u32))> {
-        use std::os::unix::ffi::OsStrExt as _;
         let mut state = self.state();
-        let mut node = ROOT;
-        for name in path.split(|byte| *byte == b'/') {
-            node = *state.folder(node).ok()?.live.get(OsStr::from_bytes(name))?;
-        }
+        let node = state.find(path)?;
         let live = &state.file(node).ok()?.live;
         Some((live.bytes.clone(), live.mode, live.modified))
     }
@@ -341,6 +423,16 @@ impl Directory for Folder {
         true
     }
 
+    /// All folders are the user's.
+    fn may_change(&self) -> bool {
+        true
+    }
+
+    /// Nothing is mounted here.
+    fn mount(&self) -> u64 {
+        0
+    }
+
     fn subdir(&self, name: &OsStr) -> io::Result<Arc<dyn Directory>> {
         let mut state = self.disk.state();
         let known = state.folder(self.node)?.live.get(name).copied();
@@ -349,7 +441,7 @@ impl Directory for Folder {
             Some(_) => return Err(io::ErrorKind::NotADirectory.into()),
             None => {
                 state.step()?;
-                let node = state.insert(Node::Directory(DirNode::default()));
+                let node = state.insert(Node::Directory(DirNode::new()));
                 state.change(self.node, Change::Link(name.to_owned(), node))?;
                 node
             }
@@ -398,6 +490,20 @@ impl Directory for Folder {
         state.change(self.node, Change::Unlink(name.to_owned()))
     }
 
+    fn remove_directory(&self, name: &OsStr) -> io::Result<()> {
+        let mut state = self.disk.state();
+        state.step()?;
+        let node = state.folder(self.node)?.live.get(name).copied().ok_or_else(not_found)?;
+        match state.folder(node)?.live.is_empty() {
+            true => state.change(self.node, Change::Unlink(name.to_owned())),
+            false => Err(io::ErrorKind::DirectoryNotEmpty.into()),
+        }
+    }
+
+    fn names(&self) -> io::Result<Vec<OsString>> {
+        Ok(self.disk.state().folder(self.node)?.live.keys().cloned().collect())
+    }
+
     fn rename(&self, from: &OsStr, to: &OsStr, replace: bool) -> io::Result<()> {
         let mut state = self.disk.state();
         state.step()?;
@@ -411,17 +517,76 @@ impl Directory for Folder {
         state.change(self.node, Change::Rename(from.to_owned(), to.to_owned()))
     }
 
+    fn link(&self, file: &dyn DiskFile, name: &OsStr) -> io::Result<()> {
+        let (_, node) = file.stat()?.id;
+        let mut state = self.disk.state();
+        state.step()?;
+        if state.folder(self.node)?.live.contains_key(name) {
+            return Err(io::ErrorKind::AlreadyExists.into());
+        }
+        state.change(self.node, Change::Link(name.to_owned(), node))
+    }
+
+    fn symlink(&self, target: &OsStr, name: &OsStr) -> io::Result<()> {
+        let mut state = self.disk.state();
+        state.step()?;
+        if state.folder(self.node)?.live.contains_key(name) {
+            return Err(io::ErrorKind::AlreadyExists.into());
+        }
+        let node = state.insert(Node::Link(target.to_owned(), (0, 0)));
+        state.change(self.node, Change::Link(name.to_owned(), node))
+    }
+
+    fn target(&self, name: &OsStr) -> io::Result<OsString> {
+        let mut state = self.disk.state();
+        let node = *state.folder(self.node)?.live.get(name).ok_or_else(not_found)?;
+        match state.nodes.get(&node) {
+            Some(Node::Link(target, _)) => Ok(target.clone()),
+            _ => Err(io::ErrorKind::InvalidInput.into()),
+        }
+    }
+
+    fn set_link_modified(&self, name: &OsStr, to: (i64, u32)) -> io::Result<()> {
+        let mut state = self.disk.state();
+        state.step()?;
+        let node = *state.folder(self.node)?.live.get(name).ok_or_else(not_found)?;
+        match state.nodes.get_mut(&node) {
+            Some(Node::Link(_, modified)) => *modified = to,
+            _ => return Err(io::ErrorKind::InvalidInput.into()),
+        }
+        Ok(())
+    }
+
     fn sync(&self) -> io::Result<()> {
         let mut state = self.disk.state();
         state.step()?;
         let folder = state.folder(self.node)?;
         folder.durable = folder.live.clone();
+        folder.durable_attributes = folder.attributes;
         folder.changes.clear();
         Ok(())
     }
 
-    fn set_attributes(&self, _mode: u32, _modified: (i64, u32)) -> io::Result<()> {
-        self.disk.state().step()
+    fn set_mode(&self, mode: u32) -> io::Result<()> {
+        let mut state = self.disk.state();
+        state.step()?;
+        state.folder(self.node)?.attributes.0 = mode;
+        Ok(())
+    }
+
+    fn set_attributes(&self, mode: u32, modified: (i64, u32)) -> io::Result<()> {
+        let mut state = self.disk.state();
+        state.step()?;
+        state.folder(self.node)?.attributes = (mode, modified);
+        Ok(())
+    }
+
+    fn handle(&self) -> io::Result<Box<dyn DiskFile>> {
+        let (disk, node) = (self.disk.clone(), self.node);
+        let mut state = self.disk.state();
+        state.handles += 1;
+        let handle = state.handles;
+        Ok(Box::new(Handle { disk, node, handle, writable: false }))
     }
 
     fn free(&self) -> Option<u64> {
@@ -509,7 +674,10 @@ impl DiskFile for Handle {
     fn set_modified(&self, modified: (i64, u32)) -> io::Result<()> {
         let mut state = self.disk.state();
         state.step()?;
-        state.file(self.node)?.live.modified = modified;
+        match state.nodes.get_mut(&self.node) {
+            Some(Node::Directory(folder)) => folder.attributes.1 = modified,
+            _ => state.file(self.node)?.live.modified = modified,
+        }
         Ok(())
     }
 
@@ -527,6 +695,18 @@ impl DiskFile for Handle {
         Ok(())
     }
 
+    fn settle(&self) -> io::Result<()> {
+        self.sync()?;
+        let mut state = self.disk.state();
+        let file = state.file(self.node)?;
+        file.live.bytes.clone_from(&file.durable.bytes);
+        Ok(())
+    }
+
+    fn zero(&self, range: Range<u64>) -> io::Result<()> {
+        write_zeros(self, range)
+    }
+
     fn lock(&self) -> bool {
         let mut state = self.disk.state();
         let handle = self.handle;
@@ -537,10 +717,8 @@ impl DiskFile for Handle {
         }
         is_free
     }
-}
 
-impl Drop for Handle {
-    fn drop(&mut self) {
+    fn unlock(&self) {
         let handle = self.handle;
         let mut state = self.disk.state();
         if let Ok(file) = state.file(self.node)
@@ -548,6 +726,12 @@ impl Drop for Handle {
         {
             file.lock = None;
         }
+    }
+}
+
+impl Drop for Handle {
+    fn drop(&mut self) {
+        self.unlock();
     }
 }
 

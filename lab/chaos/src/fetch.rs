@@ -5,6 +5,9 @@
 //! machine loses power, or its disk is full, fails or writes less than it was given; and then another attempt is made. There is no
 //! network here: the protocols run in [`Product::Image`](super::Product::Image), without a disk.
 //!
+//! In some runs the target is a device, which is written in place; and in some, what it holds at the start was written by a program
+//! whose sync has failed, so that processes see bytes that are not on the disk.
+//!
 //! What must hold: a file that has its name has the bytes of the image, or its earlier bytes. What
 //! [`Target::finish`](rackweave_image::Target::finish) has reported as complete is complete, also after a power failure
 //! at that moment. A damaged chunk is refused. An attempt after one that was killed has every chunk that was written
@@ -17,6 +20,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, OnceLock};
 
 use rackweave_core::Rng;
+use rackweave_disk::Open;
 use rackweave_image::{Image, Manifest, Packing, Progress, SkipFree, Target, TargetConfig, pack};
 
 use super::Ran;
@@ -110,6 +114,10 @@ struct Scenario {
     before: Before,
     overwrite: bool,
     damaged: f64,
+    /// Whether it is a device, which has its name from the start.
+    device: bool,
+    /// Whether pages of what the target holds at the start are not on the disk.
+    unsynced: bool,
     attempts: Vec<Faults>,
 }
 
@@ -142,15 +150,19 @@ fn draw(seed: u64) -> Scenario {
     });
     let attempts = attempts.collect();
     let damaged = if rng.chance(0.5) { 0.1 } else { 0.0 };
-    Scenario { seed, image, before, overwrite, damaged, attempts }
+    let (device, unsynced) = (rng.chance(0.25), rng.chance(0.3));
+    let overwrite = overwrite || unsynced;
+    Scenario { seed, image, before, overwrite, damaged, device, unsynced, attempts }
 }
 
 /// Returns the scenario of a seed as text.
 pub(super) fn scenario(seed: u64) -> String {
-    let Scenario { seed, image, before, overwrite, damaged, attempts } = draw(seed);
+    let Scenario { seed, image, before, overwrite, damaged, device, unsynced, attempts } =
+        draw(seed);
     let mut text = format!(
         "# Drawn by `rackweave chaos fetch --seed {seed}`, which repeats the run.\n\
-         image = {image}\nhas = \"{before:?}\"\noverwrite = {overwrite}\ndamaged = {damaged}\n"
+         image = {image}\nhas = \"{before:?}\"\noverwrite = {overwrite}\ndamaged = {damaged}\n\
+         device = {device}\nunsynced = {unsynced}\n"
     );
     for Faults { kill, power, failing } in attempts {
         // Writing to a string does not fail.
@@ -192,8 +204,18 @@ impl<'a> Run<'a> {
             before.iter_mut().step_by(70_000).for_each(|byte| *byte ^= 1);
             before.extend_from_slice(b"more");
         }
-        if scenario.before != Before::Nothing {
+        if scenario.device {
+            if scenario.before == Before::Nothing {
+                before.fill(0xff);
+            }
+            // Nothing beyond the image is written.
+            before.resize(image.content.len().next_multiple_of(8192) + 4096, 0xff);
+            disk.put(NAME.as_bytes(), &before, 0o600, (1_600_000_000, 0));
+        } else if scenario.before != Before::Nothing {
             disk.put(NAME.as_bytes(), &before, 0o644, (1_600_000_000, 0));
+        }
+        if scenario.unsynced {
+            disk.lose_pages(NAME.as_bytes());
         }
         Self {
             scenario,
@@ -263,7 +285,12 @@ impl<'a> Run<'a> {
     }
 
     fn check(&self, disk: &Disk, why: &str, is_complete: bool) -> Result<(), String> {
+        if self.scenario.device {
+            return self.check_device(disk, why, is_complete);
+        }
         match disk.read(NAME.as_bytes()) {
+            // It was not all on the disk before.
+            Some(_) if self.scenario.unsynced && !is_complete => Ok(()),
             Some((bytes, ..)) if bytes == self.image.content => Ok(()),
             Some((bytes, ..))
                 if !is_complete
@@ -279,19 +306,42 @@ impl<'a> Run<'a> {
         }
     }
 
-    fn fetch(&mut self, faults: Faults) -> Result<End, String> {
+    fn check_device(&self, disk: &Disk, why: &str, is_complete: bool) -> Result<(), String> {
+        let Some((bytes, ..)) = disk.read(NAME.as_bytes()) else {
+            return Err("the device is gone".to_owned());
+        };
+        let content = &self.image.content;
+        if bytes.len() != self.before.len() {
+            return Err(format!("the device has another length though {why}"));
+        }
+        if !self.scenario.unsynced && bytes[content.len()..] != self.before[content.len()..] {
+            return Err("the device was written beyond the image".to_owned());
+        }
+        match !is_complete || bytes.starts_with(content) {
+            true => Ok(()),
+            false => Err(format!("the device has wrong bytes though {why}")),
+        }
+    }
+
+    /// Opens the target.
+    fn open(&self) -> Result<Target, rackweave_image::ImageError> {
         let config = TargetConfig { overwrite: self.scenario.overwrite, ..TargetConfig::default() };
         let progress = Progress::default();
-        let (manifest, path) = (Arc::clone(&self.image.manifest), format!("/srv/{NAME}"));
-        let opened = Target::open_in(
-            self.disk.root(),
-            OsStr::new(NAME),
-            path.into(),
-            manifest,
-            &config,
-            &progress,
-        );
-        let mut target = match opened {
+        let (manifest, path) = (Arc::clone(&self.image.manifest), format!("/srv/{NAME}").into());
+        let (root, name) = (self.disk.root(), OsStr::new(NAME));
+        match self.scenario.device {
+            true => {
+                let device = root.open(name, Open::Update).map_err(|source| {
+                    rackweave_image::ImageError::Write { path: NAME.into(), source }
+                })?;
+                Target::open_device(device, path, manifest, &config, &progress)
+            }
+            false => Target::open_in(root, name, path, manifest, &config, &progress),
+        }
+    }
+
+    fn fetch(&mut self, faults: Faults) -> Result<End, String> {
+        let mut target = match self.open() {
             Ok(target) => target,
             Err(error) => {
                 // It may have started from an empty file, which is right if the disk fails.
@@ -340,12 +390,18 @@ impl<'a> Run<'a> {
                 return Err(format!("chunk {chunk} is served with other bytes"));
             }
         }
-        match target.finish(&progress) {
+        match target.finish(&Progress::default()) {
             Ok(()) => {
                 self.kept.clear();
                 Ok(End::Finished)
             }
-            Err(error) => Ok(End::Failed(error.to_string())),
+            Err(error) => {
+                // What a failed sync of a device has lost is missing.
+                if self.scenario.device {
+                    self.kept.clear();
+                }
+                Ok(End::Failed(error.to_string()))
+            }
         }
     }
 }

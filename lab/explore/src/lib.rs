@@ -19,7 +19,7 @@ use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 
 use rackweave_lab::scenario::ScenarioText;
-use rackweave_page::{Limits, Page};
+use rackweave_page::{Bounds, Limits, Page};
 use tokio::sync::watch;
 
 use self::session::{Session, Start};
@@ -79,7 +79,10 @@ impl Explore {
         let token = format!("{:032x}", rackweave_page::random());
         let router = routes::router(Arc::clone(&session), token.clone());
         let (end, ended) = watch::channel(());
-        let page = Page::start(address, router, ended, Limits::default());
+        // All are at one address: those with the token, who have all places but a few, and everybody else of this machine.
+        let connections = Bounds { most: 64, of_one: 48, kept: 40 };
+        let limits = Limits { connections, ..Limits::default() };
+        let page = Page::start(address, router, ended, limits);
         let page = page.map_err(|source| ExploreError::Listen { address, source })?;
         Ok(Self { page, session, end, token })
     }

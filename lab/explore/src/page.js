@@ -1,14 +1,10 @@
 "use strict";
-// Everything that comes from the network is shown by textContent, and never as HTML.
+// `hosts/page/src/elements.js` stands before it.
 (() => {
-  const SVG = "http://www.w3.org/2000/svg";
-  const byId = (id) => document.getElementById(id);
   const token = document.querySelector("meta[name=rackweave-token]").content;
 
   // ---- Numbers -------------------------------------------------------------------------------------------------------------------
 
-  const whole = new Intl.NumberFormat("en", { maximumFractionDigits: 0 });
-  const count = (number) => whole.format(number);
   const digits = (number) => number.toFixed(number >= 99.95 ? 0 : number >= 9.995 ? 1 : 2);
   const bytes = (number) => {
     let unit = 0;
@@ -30,27 +26,10 @@
 
   // ---- Elements ------------------------------------------------------------------------------------------------------------------
 
-  const element = (tag, className, text) => {
-    const node = document.createElement(tag);
-    if (className) node.className = className;
-    if (text !== undefined) node.textContent = text;
-    return node;
-  };
-  const set = (node, text) => {
-    if (node.textContent !== text) node.textContent = text;
-  };
-  const setClass = (node, name) => {
-    if (node.className !== name) node.className = name;
-  };
   const button = (text, action) => {
     const node = element("button", "", text);
     node.type = "button";
     node.addEventListener("click", action);
-    return node;
-  };
-  const svg = (tag, attributes) => {
-    const node = document.createElementNS(SVG, tag);
-    for (const [name, value] of Object.entries(attributes)) node.setAttribute(name, value);
     return node;
   };
   /** Fills the rows of a table: a list of cells each, texts or elements; cells whose heading is a number's are set right. */
@@ -376,7 +355,7 @@
       const keep = (node) => node.contains(document.activeElement) && !it.waits;
       if (!keep(lane.waiting)) {
         fill(lane.waiting, it.waiting.map(({ message, left }) => [
-          traceButton(lane, message), left === null ? "–" : bytes(left), bytes(message.bytes), span(it.at_ns - message.start_ns), time(message.start_ns),
+          traceButton(lane, message), left === null ? "–" : left > message.bytes ? `${bytes(left)} with response` : bytes(left), bytes(message.bytes), span(it.at_ns - message.start_ns), time(message.start_ns),
         ]));
       }
       lane.waiting.parentNode.hidden = it.waiting.length === 0;

@@ -15,17 +15,19 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use axum::Router;
-use axum::body::to_bytes;
 use axum::extract::{RawQuery, Request, State};
 use axum::http::StatusCode;
 use axum::http::header::{CONTENT_DISPOSITION, CONTENT_TYPE, HOST, HeaderMap, HeaderName, ORIGIN};
+use axum::middleware::{self, Next};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
-use rackweave_page::{Pieces, body, document, guarded, refused};
+use axum::{Extension, Router};
+use rackweave_page::{
+    Bounds, Party, Pieces, Places, Visit, body, document, guarded, refused, whole,
+};
 use serde::de::DeserializeOwned;
-use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
-use tokio::time::{sleep, timeout};
+use tokio::sync::watch;
+use tokio::time::sleep;
 
 use crate::session::{Refusal, Session};
 use crate::trace;
@@ -36,11 +38,10 @@ const SCRIPT: &str = include_str!("page.js");
 
 /// The least time between two events.
 const EACH: Duration = Duration::from_millis(100);
-/// The most readers of events: a page each.
-const MOST_READERS: usize = 12;
-/// The longest body of a request, and the time for it.
+/// Readers of events: a page each. The oldest makes room for another.
+const READERS: Bounds = Bounds { most: 12, of_one: 12, kept: 0 };
+/// The longest body of a request.
 const MOST_BODY: usize = 64 << 10;
-const BODY: Duration = Duration::from_secs(10);
 /// The header with the page's token.
 const TOKEN: HeaderName = HeaderName::from_static("x-rackweave-token");
 
@@ -48,11 +49,11 @@ const TOKEN: HeaderName = HeaderName::from_static("x-rackweave-token");
 struct Page {
     session: Arc<Session>,
     token: String,
-    readers: Arc<Semaphore>,
+    readers: Places<Party>,
 }
 
 pub(crate) fn router(session: Arc<Session>, token: String) -> Router {
-    let readers = Arc::new(Semaphore::new(MOST_READERS));
+    let readers = Places::new(READERS);
     // Every account of the machine reaches the port, and only whoever reads the command's output has the address.
     let secret = token.clone();
     let at = |path: &str| format!("/{secret}{path}");
@@ -69,6 +70,8 @@ pub(crate) fn router(session: Arc<Session>, token: String) -> Router {
         .route(&at("/start"), post(start))
         .route(&at("/control"), post(control))
         .route(&at("/trace"), post(take_trace))
+        // Whoever has the address is no stranger.
+        .route_layer(middleware::from_fn(known))
         .fallback(|| async {
             refused(
                 StatusCode::NOT_FOUND,
@@ -77,6 +80,11 @@ pub(crate) fn router(session: Arc<Session>, token: String) -> Router {
         })
         .with_state(page);
     guarded(router, Vec::new())
+}
+
+async fn known(Extension(visit): Extension<Visit>, request: Request, next: Next) -> Response {
+    visit.proves("page");
+    next.run(request).await
 }
 
 type Shared = State<Arc<Page>>;
@@ -143,23 +151,21 @@ async fn trace_csv(State(page): Shared) -> Response {
     }
 }
 
-async fn events(State(page): Shared) -> Response {
-    let Ok(permit) = Arc::clone(&page.readers).try_acquire_owned() else {
-        return refused(StatusCode::SERVICE_UNAVAILABLE, "too many pages are open\n");
-    };
+async fn events(State(page): Shared, Extension(visit): Extension<Visit>) -> Response {
+    let place = visit.take(&page.readers);
     let (out, body) = body();
     let changes = page.session.changes();
-    tokio::spawn(report(Arc::clone(&page.session), changes, out, permit));
+    tokio::spawn(async move {
+        tokio::select! {
+            () = report(&page.session, changes, out) => {}
+            () = place.evicted() => {}
+        }
+    });
     ([(CONTENT_TYPE, "text/event-stream")], body).into_response()
 }
 
 /// Sends the state whenever it has changed and the reader has taken the last one.
-async fn report(
-    session: Arc<Session>,
-    mut changes: watch::Receiver<u64>,
-    out: Pieces,
-    _permit: OwnedSemaphorePermit,
-) {
+async fn report(session: &Session, mut changes: watch::Receiver<u64>, out: Pieces) {
     // A reader that loses the connection tries again after this time.
     if out.send(Ok("retry: 2000\n\n".into())).await.is_err() {
         return;
@@ -198,13 +204,8 @@ async fn read<T: DeserializeOwned>(page: &Page, request: Request) -> Result<T, R
     if !is_own(request.headers(), &page.token) {
         return Err(refused(StatusCode::FORBIDDEN, "only the page itself may ask for this\n"));
     }
-    let bytes = timeout(BODY, to_bytes(request.into_body(), MOST_BODY)).await;
-    let Ok(Ok(bytes)) = bytes else {
-        return Err(refused(
-            StatusCode::PAYLOAD_TOO_LARGE,
-            "the request is too long or too slow\n",
-        ));
-    };
+    let bytes = whole(request.into_body(), MOST_BODY).await;
+    let bytes = bytes.map_err(|error| (error.status(), format!("{error}\n")).into_response())?;
     serde_json::from_slice(&bytes)
         .map_err(|error| (StatusCode::BAD_REQUEST, format!("{error}\n")).into_response())
 }

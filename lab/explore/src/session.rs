@@ -20,7 +20,7 @@ use crate::trace::{self, MessageTrace, Tracing, ns};
 use crate::view;
 
 /// The most links of a fabric whose run is watched.
-const MOST_LINKS: usize = 20_000;
+const MOST_LINKS: u64 = 20_000;
 /// The most `--set` arguments of a request, and the most bytes of each.
 const MOST_SETS: usize = 100;
 const LONGEST_SET: usize = 10_000;
@@ -72,7 +72,7 @@ pub(crate) struct Start {
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields, tag = "do", rename_all = "lowercase")]
 pub(crate) enum Command {
-    /// Runs on: so many simulated nanoseconds in a second, or as many as it can.
+    /// Runs on at this number of simulated nanoseconds a second, or as fast as it can.
     Run {
         speed: Option<f64>,
     },
@@ -232,7 +232,7 @@ impl Session {
 
     /// Reads the scenario of one point.
     fn read(&self, sets: &[String]) -> Result<Scenario, Refusal> {
-        Ok(self.text.read(World::Simulator, sets, None)?)
+        Ok(self.text.read_within(World::Simulator, sets, None, MOST_LINKS)?)
     }
 
     /// Reads the lanes that are asked for, and the names of all points.
@@ -274,12 +274,6 @@ impl Session {
         };
         if let Study::Messages(Some(_)) = point.study {
             return refuse("a central scheduler has no packets: `rackweave run` gives its results");
-        }
-        if point.fabric.links().len() > MOST_LINKS {
-            return refuse(format!(
-                "the fabric has {} links, and at most {MOST_LINKS} can be watched: `rackweave run` has no such limit",
-                point.fabric.links().len()
-            ));
         }
         Ok(Lane { scenario, sets, picture: None, outcome: None })
     }
@@ -525,12 +519,7 @@ impl Session {
 
 /// The keys with a control: their values now, and why.
 fn controls(scenario: &Scenario) -> Value {
-    let resolved: toml::Table = scenario.resolved.parse().unwrap_or_default();
-    let find = |path: &str| {
-        let mut parts = path.split('.');
-        let first = resolved.get(parts.next()?)?;
-        parts.try_fold(first, |value, part| value.get(part)).cloned()
-    };
+    let find = |path: &str| scenario.value_of(path);
     let controls = CONTROLS.iter().map(|(key, label)| {
         let parameter = scenario.points[0].parameters.iter().find(|it| it.key == *key);
         let value = match (find(key), parameter) {

@@ -287,3 +287,40 @@ fn what_is_wrong_is_told_as_the_command_tells_it() {
     assert_eq!(session.shown()["generation"], 1, "the run goes on");
     session.end();
 }
+
+/// Any number that JSON has is a speed or a step, or is refused: no time overflows.
+#[test]
+fn no_speed_and_no_step_is_too_large() {
+    let session = session(&scenario("transport.name = 'homa'"));
+    for wrong in [0.0, -1.0, f64::NAN, f64::INFINITY] {
+        assert!(session.control(&Command::Run { speed: Some(wrong) }).is_err(), "{wrong}");
+        assert!(session.control(&Command::Step { ns: wrong }).is_err(), "{wrong}");
+    }
+    session.control(&Command::Run { speed: Some(5e-324) }).unwrap();
+    session.control(&Command::Pause).unwrap();
+    until(&session, "paused");
+    session.control(&Command::Step { ns: 5e-324 }).unwrap();
+    until(&session, "paused");
+    session.control(&Command::Run { speed: Some(f64::MAX) }).unwrap();
+    assert_eq!(until(&session, "over")["lanes"][0]["picture"]["end"], "all done");
+    session.end();
+    let steps = self::session(&scenario("transport.name = 'homa'"));
+    steps.control(&Command::Step { ns: f64::MAX }).unwrap();
+    steps.control(&Command::Step { ns: f64::MAX }).unwrap();
+    assert_eq!(until(&steps, "over")["lanes"][0]["picture"]["end"], "all done");
+    steps.end();
+}
+
+/// A fabric that is too large to be drawn is refused before it is laid out, which would take gigabytes.
+#[test]
+fn a_fabric_that_is_too_large_is_refused_at_once() {
+    let session = session(&scenario("transport.name = 'homa'"));
+    let start =
+        r#"{"sets": ["fabric.leaves=1000", "fabric.hosts_per_leaf=1000", "fabric.spines=60000"]}"#;
+    let told = session.start(serde_json::from_str(start).unwrap()).unwrap_err().0;
+    assert!(told.contains("the fabric has 122000000 links, more than 20000"), "{told}");
+    assert!(
+        session.start(serde_json::from_str(r#"{"sets": ["fabric.leaves=30"]}"#).unwrap()).is_ok()
+    );
+    session.end();
+}

@@ -3,6 +3,7 @@
 use std::path::Path;
 
 use rackweave_core::Bytes;
+use rackweave_scenario::fabric::TopologyName;
 use rackweave_scenario::item::About;
 pub use rackweave_scenario::item::Item;
 use rackweave_scenario::keys::Choice as _;
@@ -55,39 +56,11 @@ fn transports() -> Vec<Item> {
 }
 
 fn fabrics() -> Vec<Item> {
-    vec![
-        Item::new("single-switch", "all hosts on one switch", &json!({ "keys": ["hosts"] })),
-        Item::new(
-            "dumbbell",
-            "two switches joined by one link",
-            &json!({ "keys": ["left", "right", "core_link or oversubscription"] }),
-        ),
-        Item::new(
-            "leaf-spine",
-            "every leaf joined to every spine by one link",
-            &json!({ "keys": ["leaves", "hosts_per_leaf", "spines", "core_link", "oversubscription"] }),
-        ),
-        Item::new(
-            "fat-tree",
-            "three stages of k-port switches, k^3/4 hosts",
-            &json!({ "keys": ["k", "aggregation_link", "core_link or oversubscription"] }),
-        ),
-        Item::new(
-            "racks",
-            "ToRs of any sizes below one core switch",
-            &json!({ "keys": ["tors", "uplinks", "core_link or oversubscription"] }),
-        ),
-        Item::new(
-            "rackless",
-            "an optical circuit switch between servers and ToRs, reconfigured while it runs",
-            &json!({ "keys": ["tors", "uplinks", "circuits", "moves", "switching_delay", "link_delay", "dark"] }),
-        ),
-        Item::new(
-            "tor-circuits",
-            "an optical circuit switch above the ToRs of fixed racks, reconfigured while it runs",
-            &json!({ "keys": ["tors", "circuit_ports", "circuits", "uplinks", "moves"] }),
-        ),
-    ]
+    let item = |topology: &TopologyName| {
+        let keys: Vec<&str> = topology.keys().collect();
+        Item::new(topology.name(), topology.description(), &json!({ "keys": keys }))
+    };
+    TopologyName::ALL.iter().map(item).collect()
 }
 
 fn workloads() -> Vec<Item> {

@@ -1,15 +1,16 @@
 //! The load that a scenario offers to every tier of links, hosts and receivers, before it is run.
 //!
 //! It follows from the streams that have a rate: Poisson traffic, periodic traffic and incasts that recur. Headers and gaps of data
-//! count, and so do the packets that a transport sends back for them. Packets that are sent again do not. Load is spread evenly over
+//! count, and so do the other packets that a transport sends for a message ([`rackweave_transport::Profile::control`]). Packets that are sent again do not. Load is spread evenly over
 //! the links of a tier, which per-flow paths do on average only.
 
 use std::ops::Range;
 
-use rackweave_core::frame;
+use rackweave_core::{Framing, frame};
 use rackweave_sim::Fabric;
 use rackweave_sim::config::{StreamConfig, Topology};
-use rackweave_workload::Pattern;
+use rackweave_transport::{Part, Surroundings};
+use rackweave_workload::{Exchange, Pattern};
 use serde::Serialize;
 
 use crate::report::number::short;
@@ -62,50 +63,84 @@ fn length(range: &Range<u32>) -> f64 {
     f64::from(range.end.saturating_sub(range.start))
 }
 
+/// The hosts of a stream that has a rate, and its messages in a second at each sender.
+fn rate_of(stream: &StreamConfig, fabric: &Fabric) -> Option<(Range<u32>, Range<u32>, f64)> {
+    let workload = &stream.workload;
+    let all = 0..fabric.hosts();
+    let senders = workload.senders.clone().unwrap_or_else(|| all.clone());
+    let mut receivers = workload.receivers.clone().unwrap_or(all);
+    let per_second = match &workload.pattern {
+        Pattern::OpenLoop { .. } => {
+            1.0 / stream.mean_gap(fabric.host_rate()).ok().flatten()?.as_secs_f64()
+        }
+        Pattern::Periodic { rate, sizes, .. } => rate.0 as f64 / 8.0 / sizes.mean(),
+        Pattern::RecurringIncast {
+            senders: given, receiver, messages_per_sender, every, ..
+        } => {
+            receivers = receiver.map_or(receivers, |host| host.0..host.0 + 1);
+            let inside = if receiver.is_some() { common(&senders, &receivers) } else { 1.0 };
+            let others = (length(&senders) - inside).max(1.0);
+            let of_each = given.map_or(others, f64::from) * *messages_per_sender as f64;
+            of_each
+                / every.as_secs_f64()
+                / if receiver.is_some() { others } else { length(&senders) }
+        }
+        _ => return None,
+    };
+    Some((senders, receivers, per_second))
+}
+
+/// Returns what the control packets of a stream's messages depend on, for each [`Part`]. Other streams are left out.
+pub fn surroundings(stream: &StreamConfig, fabric: &Fabric) -> impl Fn(Part) -> Surroundings {
+    let smallest = Framing { max_payload: 1, header_bytes: 0, spray_above_bytes: u32::MAX };
+    let control_rtt = fabric.base_rtt(smallest, frame::wire_bytes(0));
+    let mut at = Surroundings::alone(fabric.host_rate(), control_rtt);
+    let [mut there, mut back] = [0.0; 2];
+    let sizes = stream.workload.pattern.sizes();
+    if let (Some((senders, receivers, per_second)), Some(sizes)) = (rate_of(stream, fabric), sizes)
+    {
+        let framing = stream.transport.framing();
+        let seconds = |bytes: u64| {
+            framing.message_wire_bytes(bytes) as f64 * 8.0 / fabric.host_rate().0 as f64
+        };
+        let response = |size| stream.workload.exchange.response_bytes(size).map_or(0.0, seconds);
+        let at_receiver = per_second * length(&senders) / length(&receivers).max(1.0);
+        let both = common(&senders, &receivers);
+        let share = |of: &Range<u32>| both / length(of).max(1.0);
+        there = at_receiver * sizes.mean_of(seconds);
+        back = per_second * sizes.mean_of(response);
+        // A host that sends and receives has both.
+        (there, back) = (there + back * share(&receivers), back + there * share(&senders));
+        let others = length(&receivers) - share(&senders);
+        at.per_second = per_second / others.max(1.0);
+    }
+    let is_answered = stream.workload.exchange != Exchange::OneWay;
+    move |part| match part {
+        Part::Response => Surroundings { busy: back.min(1.0), part, ..at },
+        _ if is_answered => Surroundings { busy: there.min(1.0), part: Part::Request, ..at },
+        _ => Surroundings { busy: there.min(1.0), ..at },
+    }
+}
+
 impl Flow {
     /// Of a stream; `None` if it has no rate.
     fn of(stream: &StreamConfig, fabric: &Fabric) -> Option<Self> {
-        let workload = &stream.workload;
-        let all = 0..fabric.hosts();
-        let senders = workload.senders.clone().unwrap_or_else(|| all.clone());
-        let mut receivers = workload.receivers.clone().unwrap_or_else(|| all.clone());
-        let sizes = workload.pattern.sizes()?;
-        let per_second = match &workload.pattern {
-            Pattern::OpenLoop { .. } => {
-                1.0 / stream.mean_gap(fabric.host_rate()).ok().flatten()?.as_secs_f64()
-            }
-            Pattern::Periodic { rate, .. } => rate.0 as f64 / 8.0 / sizes.mean(),
-            Pattern::RecurringIncast {
-                senders: given,
-                receiver,
-                messages_per_sender,
-                every,
-                ..
-            } => {
-                receivers = receiver.map_or(receivers, |host| host.0..host.0 + 1);
-                let inside = if receiver.is_some() { common(&senders, &receivers) } else { 1.0 };
-                let others = (length(&senders) - inside).max(1.0);
-                let of_each = given.map_or(others, f64::from) * *messages_per_sender as f64;
-                of_each
-                    / every.as_secs_f64()
-                    / if receiver.is_some() { others } else { length(&senders) }
-            }
-            _ => return None,
+        let (senders, receivers, per_second) = rate_of(stream, fabric)?;
+        let sizes = stream.workload.pattern.sizes()?;
+        let at = surroundings(stream, fabric);
+        let bytes = |size, part| stream.transport.wire_bytes_of(size, &at(part));
+        let both = |size: u64| {
+            let [there, back] = bytes(size, Part::Request);
+            let response = stream.workload.exchange.response_bytes(size);
+            let [back_of, there_of] = response.map_or([0.0; 2], |size| bytes(size, Part::Response));
+            [there + there_of, back + back_of]
         };
-        let (framing, feedback) = (stream.transport.framing(), stream.transport.feedback());
-        let full = u64::from(framing.max_payload);
-        let data = |size: u64| framing.message_wire_bytes(size) as f64;
-        let answers = |size: u64| {
-            let answered = size.div_ceil(full).max(1).saturating_sub(feedback.free_bytes / full);
-            answered as f64 * feedback.packets * f64::from(frame::wire_bytes(0))
-        };
-        let response = |size| workload.exchange.response_bytes(size);
         Some(Self {
             senders,
             receivers,
             per_second,
-            there: sizes.mean_of(|size| data(size) + response(size).map_or(0.0, answers)),
-            back: sizes.mean_of(|size| answers(size) + response(size).map_or(0.0, data)),
+            there: sizes.mean_of(|size| both(size)[0]),
+            back: sizes.mean_of(|size| both(size)[1]),
         })
     }
 
@@ -247,93 +282,4 @@ impl Offered {
 }
 
 #[cfg(test)]
-mod tests {
-    use std::path::Path;
-
-    use super::*;
-    use crate::Batch;
-    use crate::scenario::Scenario;
-
-    fn scenario(text: &str) -> Scenario {
-        Scenario::parse("test.toml", text, Path::new("."), &[], None).unwrap()
-    }
-
-    fn offered(text: &str) -> Offered {
-        Offered::of(&scenario(text).points[0]).unwrap()
-    }
-
-    const LEAF: &str = "fabric = { topology = 'leaf-spine', leaves = 3, hosts_per_leaf = 4, spines = 2, host_link = '10 Gbps', core_link = '10 Gbps' }\n\
-        transport.name = 'TRANSPORT'\n\
-        workload = { arrivals = 'poisson', sizes = '30 KB', load = 0.3, exchange = 'EXCHANGE' }\n\
-        measure = { warmup = '2 ms', duration = '40 ms', sample_every = '0 s' }\n\
-        [[background]]\narrivals = 'incast'\nsizes = '10 KB'\nsenders = 6\nreceiver = 1\nevery = '200 us'\n";
-
-    /// The utilisation of the links of a run is what was offered to them. Per-flow paths are uneven, so that of a tier its mean is compared.
-    #[test]
-    fn links_carry_what_is_offered() {
-        for (transport, exchange) in
-            [("homa", "one-way"), ("homa", "rpc"), ("dctcp", "one-way"), ("dctcp", "rpc")]
-        {
-            let text = LEAF.replace("TRANSPORT", transport).replace("EXCHANGE", exchange);
-            let scenario = scenario(&text);
-            let Offered { tiers, .. } = Offered::of(&scenario.points[0]).unwrap();
-            let results = Batch::new(scenario).run(Some(1)).unwrap();
-            let links = &results.points[0].links;
-            let mean = |of: &dyn Fn(&str) -> bool| {
-                let of: Vec<f64> =
-                    links.iter().filter(|it| of(&it.name)).map(|it| it.utilisation).collect();
-                assert!(!of.is_empty());
-                of.iter().sum::<f64>() / of.len() as f64
-            };
-            let measured = [
-                mean(&|name| name.starts_with('h')),
-                mean(&|name| name.contains("->h")),
-                mean(&|name| name.starts_with("leaf") && name.contains("->spine")),
-                mean(&|name| name.starts_with("spine")),
-            ];
-            let names: Vec<&str> = tiers.iter().map(|tier| tier.links).collect();
-            assert_eq!(names, ["hosts send", "hosts receive", "leaves up", "leaves down"]);
-            for (tier, measured) in tiers.iter().zip(measured) {
-                let factor = tier.mean / measured;
-                assert!(
-                    (0.94..1.06).contains(&factor),
-                    "{transport} {exchange}: {tier:?} {measured}"
-                );
-            }
-            let busiest = links.iter().find(|it| it.name == "leaf0->h1").unwrap().utilisation;
-            assert_eq!(tiers[1].at, "host 1");
-            let factor = tiers[1].most / busiest;
-            assert!((0.93..1.07).contains(&factor), "{transport}: {:?} {busiest}", tiers[1]);
-        }
-    }
-
-    /// The trial's scenario: 40 times 256 KB to host 0 every 5 ms, of a link of 25 Gbps, are two thirds of it, and calls a third.
-    #[test]
-    fn overload_of_a_receiver_is_found_before_the_run() {
-        let text = "fabric = { topology = 'leaf-spine', leaves = 6, hosts_per_leaf = 16, spines = 2, host_link = '25 Gbps', oversubscription = 3 }\n\
-            transport.name = 'homa'\n\
-            workload = { arrivals = 'poisson', sizes = 'W2', exchange = 'rpc', load = 0.3 }\n\
-            [[background]]\narrivals = 'incast'\nsizes = '256 KB'\nsenders = 40\nreceiver = 0\nevery = '5 ms'\n";
-        let found = offered(text);
-        let warnings: Vec<String> = found.warnings().collect();
-        assert!(warnings[0].starts_with("offered to host 0: 1.08 times its link"), "{warnings:?}");
-        // 83 % of what all hosts send goes to other leaves, over a third of the capacity.
-        let up = found.tiers.iter().find(|tier| tier.links == "leaves up").unwrap();
-        assert!((0.9..1.0).contains(&up.mean), "{up:?}");
-        let less = text.replace("'5 ms'", "'8 ms'").replace("0.3", "0.2");
-        let less = offered(&less);
-        assert_eq!(less.warnings().count(), 0, "{less:?}");
-    }
-
-    #[test]
-    fn streams_without_a_rate_are_named() {
-        let text = LEAF
-            .replace("TRANSPORT", "tcp")
-            .replace("EXCHANGE", "one-way")
-            .replace("every = '200 us'", "start = '200 us'");
-        assert_eq!(offered(&text).without_rate, ["incast"]);
-        let only = "fabric = { topology = 'single-switch', hosts = 4 }\ntransport.name = 'tcp'\n\
-                    workload = { arrivals = 'permutation', sizes = '1 MB' }";
-        assert_eq!(Offered::of(&scenario(only).points[0]), None);
-    }
-}
+mod tests;

@@ -2,6 +2,7 @@
 
 use rackweave_scenario::derived::Parameter;
 
+use crate::report::wrap::hanging;
 use crate::scenario::{PointSpec, Scenario};
 
 /// Points of one transport with the same parameters.
@@ -26,31 +27,32 @@ fn groups(points: &[PointSpec]) -> Vec<Group<'_>> {
     groups
 }
 
-/// A table of the parameters of all points: key, value, why; empty if there are none.
-pub(crate) fn table(points: &[PointSpec]) -> String {
+/// A table of the parameters of all points: key, value, why; empty if there are none. No line is longer than `width`.
+pub(crate) fn table(points: &[PointSpec], width: usize) -> String {
     let groups = groups(points);
     if groups.is_empty() {
         return String::new();
     }
     let all = groups.iter().flat_map(|group| group.parameters);
-    let width = |text: fn(&Parameter) -> &str| {
+    let longest = |text: fn(&Parameter) -> &str| {
         let lengths = all.clone().map(|parameter| text(parameter).chars().count());
         lengths.max().unwrap_or(0)
     };
-    let (keys, values) = (width(|p| &p.key), width(|p| &p.value));
+    let (keys, values) = (longest(|p| &p.key), longest(|p| &p.value));
     let mut lines = vec!["Parameters:".to_owned()];
     for group in &groups {
         let of = match group.points {
             n if n == points.len() => String::new(),
             n => format!(" ({n} of {} points)", points.len()),
         };
-        lines.push(format!("  {}{of}", group.name));
+        lines.push(hanging("  ", &format!("{}{of}", group.name), width));
         for Parameter { key, value, default, why, .. } in group.parameters {
             let instead = match value == default {
                 true => String::new(),
                 false => format!("; by default {default}"),
             };
-            lines.push(format!("    {key:keys$}  {value:values$}  {why}{instead}"));
+            let head = format!("    {key:keys$}  {value:values$}  ");
+            lines.push(hanging(&head, &format!("{why}{instead}"), width));
         }
     }
     lines.join("\n") + "\n"
@@ -76,6 +78,7 @@ mod tests {
     use std::path::Path;
 
     use super::*;
+    use crate::report::wrap::PLAIN_WIDTH;
 
     fn scenario(keys: &str) -> Scenario {
         let text = format!(
@@ -174,6 +177,7 @@ mod tests {
                  sweep = { 'transport.name' = ['homa', 'dctcp'], 'workload.load' = [0.3, 0.5] }",
             )
             .points,
+            PLAIN_WIDTH,
         );
         assert_eq!(text.matches("(2 of 4 points)").count(), 2, "{text}");
         assert!(text.contains("8 packets"), "{text}");

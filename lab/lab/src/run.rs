@@ -13,6 +13,7 @@ use rackweave_sim::{BuildError, Control, Threads};
 use rayon::prelude::*;
 
 use crate::error::OutputError;
+use crate::explain;
 use crate::results::end_name;
 use crate::results::{Capture, MissingPoint, PointFailure, PointResult, Results};
 use crate::scenario::{PointSpec, Scenario};
@@ -26,6 +27,8 @@ pub struct Batch {
     controls: Vec<Control>,
     /// For each point, whether it has ended, successfully or not.
     done: Vec<AtomicBool>,
+    /// How much of the work each point is.
+    weights: Vec<f64>,
     cancelled: AtomicBool,
     /// The most threads for each point.
     threads: u32,
@@ -48,6 +51,8 @@ pub struct Progress {
     pub events: u64,
     /// The number of measured messages that have ended.
     pub messages: u64,
+    /// Whether it is not known how much is left: all points that are running wait for their last messages, or others follow in a search.
+    pub is_open_ended: bool,
     /// The number of points whose measured messages have all started, and that wait for the last of them.
     pub waiting: usize,
     /// The number of messages that those points wait for.
@@ -94,8 +99,9 @@ impl Batch {
         let controls = scenario.points.iter().map(|_| Control::default()).collect();
         let done = scenario.points.iter().map(|_| AtomicBool::new(false)).collect();
         let began = scenario.points.iter().map(|_| Mutex::default()).collect();
+        let weights = weights(&scenario.points);
         let cancelled = AtomicBool::new(false);
-        Self { scenario, controls, done, cancelled, threads: 1, point_limit: None, began }
+        Self { scenario, controls, done, weights, cancelled, threads: 1, point_limit: None, began }
     }
 
     /// Runs each point on up to this number of threads, at least 1. The results are the same; which points use one thread in any case
@@ -165,9 +171,8 @@ impl Batch {
         let mut progress = Progress { points, ..Progress::default() };
         let mut shares = 0.0;
         let mut slowest = u64::MAX;
-        for ((control, done), spec) in
-            self.controls.iter().zip(&self.done).zip(&self.scenario.points)
-        {
+        let points_of_all = self.controls.iter().zip(&self.done).zip(&self.scenario.points);
+        for (((control, done), spec), weight) in points_of_all.zip(&self.weights) {
             let finished = control.finished.load(Ordering::Relaxed);
             let wanted = control.wanted.load(Ordering::Relaxed);
             let now = control.sim_time_ticks.load(Ordering::Relaxed);
@@ -176,7 +181,7 @@ impl Batch {
             let started = control.started.load(Ordering::Relaxed);
             if done.load(Ordering::Relaxed) {
                 progress.points_done += 1;
-                shares += 1.0;
+                shares += weight;
             } else if wanted > 0 {
                 let waiting = control.waiting.lock().unwrap_or_else(PoisonError::into_inner);
                 if started == wanted || !waiting.is_empty() {
@@ -191,11 +196,13 @@ impl Batch {
                 let measure = &spec.config.measure;
                 let end = measure.until().min(Time::ZERO + measure.time_limit);
                 let by_time = now as f64 / end.ticks() as f64;
-                shares += (finished as f64 / wanted as f64).max(by_time).min(1.0);
+                shares += weight * (finished as f64 / wanted as f64).max(by_time).min(1.0);
                 slowest = slowest.min(now);
             }
         }
-        progress.fraction = shares / points.max(1) as f64;
+        progress.fraction = shares / self.weights.iter().sum::<f64>().max(f64::MIN_POSITIVE);
+        progress.is_open_ended =
+            progress.waiting > 0 && progress.points_done + progress.waiting == points;
         progress.simulated = Time::from_ticks(if slowest == u64::MAX { 0 } else { slowest });
         progress
     }
@@ -387,6 +394,13 @@ impl Batch {
     }
 }
 
+/// Returns how much of the work each point is: by what its messages cost, where that is known of all points.
+fn weights(points: &[PointSpec]) -> Vec<f64> {
+    let costs: Option<Vec<f64>> = points.iter().map(explain::cost_of_messages).collect();
+    let is_positive = |costs: &Vec<f64>| costs.iter().all(|cost| *cost > 0.0 && cost.is_finite());
+    costs.filter(is_positive).unwrap_or_else(|| vec![1.0; points.len()])
+}
+
 /// Returns the results from the outcomes of the points.
 #[must_use]
 pub fn collect(
@@ -533,7 +547,9 @@ mod tests {
         batch.controls[0]
             .sim_time_ticks
             .store(rackweave_core::Span::from_secs(1).ticks(), Ordering::Relaxed);
-        assert_eq!(batch.progress().fraction, 0.25 / 8.0);
+        let weight = batch.weights[0] / batch.weights.iter().sum::<f64>();
+        assert!((batch.progress().fraction - 0.25 * weight).abs() < 1e-12);
+        assert!(weight != 1.0 / 8.0 && (weight - 1.0 / 8.0).abs() < 0.1, "{weight}");
         assert_eq!(batch.progress().simulated, Time::ZERO + rackweave_core::Span::from_secs(1));
     }
 }

@@ -81,6 +81,26 @@ impl Search {
         self.text.read(World::Simulator, &sets, self.seed)
     }
 
+    /// Reads the points of a variant that measure a transport. Those of other transports are not checked: what is varied need not go with
+    /// them.
+    ///
+    /// # Errors
+    /// If it is no scenario.
+    pub fn read_of(&self, transport: &str, variant: &[String]) -> Result<Scenario, ScenarioError> {
+        let sets: Vec<String> = self.sets.iter().chain(variant).cloned().collect();
+        let mut scenario = self.text.read_of(transport, &sets, self.seed)?;
+        scenario.points.retain(|point| point.transport == transport);
+        Ok(scenario)
+    }
+
+    /// Returns the scenario as TOML, with its arguments of `--set` and these cases in place of its own and of its transports.
+    ///
+    /// # Errors
+    /// If it is no scenario.
+    pub fn with_cases(&self, cases: &str) -> Result<String, ScenarioError> {
+        self.text.with_cases(&self.sets, self.seed, cases)
+    }
+
     /// Runs the points of each variant that measure a transport, all in one batch, and returns what they measured in the order of the
     /// variants and their points. Points that were run before are not run again. Points in which the simulator fails are missing.
     ///
@@ -100,8 +120,7 @@ impl Search {
         }
         let (mut all, mut owner) = (None::<Scenario>, Vec::new());
         for (index, variant) in new.iter().enumerate() {
-            let mut scenario = self.read(variant)?;
-            scenario.points.retain(|point| point.transport == transport);
+            let scenario = self.read_of(transport, variant)?;
             owner.extend(scenario.points.iter().map(|_| index));
             match &mut all {
                 None => all = Some(scenario),
@@ -116,19 +135,32 @@ impl Search {
                 batch.cancel();
             }
             let results = batch.run(self.jobs)?;
-            if batch.is_cancelled() {
-                return Err(SearchError::Interrupted);
-            }
-            self.runs.fetch_add(owner.len(), Ordering::Relaxed);
             let mut found: Vec<Vec<PointSummary>> = new.iter().map(|_| Vec::new()).collect();
+            self.runs.fetch_add(results.points.len(), Ordering::Relaxed);
             for point in results.points {
                 found[owner[point.index]].push(point.summary);
             }
-            lock(&self.known).extend(new.into_iter().map(key).zip(found));
+            let is_whole = |index: &usize| {
+                found[*index].len() == owner.iter().filter(|owner| **owner == *index).count()
+            };
+            // Variants without some of their points are nothing that can be compared.
+            let kept = (0..new.len()).filter(|index| !batch.is_cancelled() || is_whole(index));
+            let kept = kept.map(|index| (key(new[index]), found[index].clone()));
+            lock(&self.known).extend(kept.collect::<Vec<_>>());
+            if batch.is_cancelled() {
+                return Err(SearchError::Interrupted);
+            }
         }
+        let found = self.found(variants, transport);
+        Ok(found.into_iter().map(Option::unwrap_or_default).collect())
+    }
+
+    /// Returns what the points of each variant measured, for variants that were run to their end.
+    #[must_use]
+    pub fn found(&self, variants: &[Variant], transport: &str) -> Vec<Option<Vec<PointSummary>>> {
         let known = lock(&self.known);
-        let of = |variant| known.get(&key(variant)).cloned().unwrap_or_default();
-        Ok(variants.iter().map(of).collect())
+        let of = |variant: &Variant| known.get(&(transport.to_owned(), variant.clone())).cloned();
+        variants.iter().map(of).collect()
     }
 
     /// The number of points that were run to their end.
@@ -148,6 +180,7 @@ impl Search {
     /// The progress of the present batch.
     #[must_use]
     pub fn progress(&self) -> Progress {
-        lock(&self.batch).as_ref().map(|batch| batch.progress()).unwrap_or_default()
+        let batch = lock(&self.batch).as_ref().map(|batch| batch.progress()).unwrap_or_default();
+        Progress { is_open_ended: true, ..batch }
     }
 }

@@ -3,15 +3,19 @@
 //! The reference is the scenario on the best fabric: a buffer without a limit, or uplinks that carry all that hosts send. A ladder of
 //! cheaper values is run, and then three more between the cheapest value that is good and the next one. A value is good if, in every point
 //! and stream of the transport, the 99th percentile of slowdown is within a tolerance of the reference, no more messages are unfinished,
-//! and, unless the load is open, goodput is at most 1 % lower. A value counts only if all dearer ones are good too.
+//! and, unless the load is open, goodput is at most 1 % lower. A value counts only if all dearer ones are good too: values between those of
+//! the ladder are run until none of them is bad, so that no value is the answer by luck.
 //!
 //! Up to the first packet that finds no room, a run is that of a buffer without a limit: so the smallest buffer without loss is exactly
 //! the longest queue of that run.
 
+use std::collections::BTreeSet;
+
 use serde::Serialize;
 
 use crate::error::ScenarioError;
-use crate::results::PointSummary;
+use crate::explain::Explanation;
+use crate::results::{PointSummary, Stats, plain, short_key};
 use crate::search::{Search, SearchError, Variant};
 use crate::tune;
 
@@ -24,6 +28,8 @@ const LEAST_BUFFER: u64 = 2 * 1538;
 const OVERSUBSCRIPTIONS: [f64; 7] = [1.0, 1.5, 2.0, 3.0, 4.0, 6.0, 8.0];
 /// The values that are tried between two of the ladder.
 const BETWEEN: u32 = 3;
+/// Good values this factor apart have another tried between them. The choice is Rackweave's: the ladder's are a factor of two apart.
+const WIDE: f64 = 1.3;
 
 /// What is to be as small as possible.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -41,6 +47,10 @@ pub struct Row {
     pub value: Option<f64>,
     /// The 99th percentile of slowdown over that of the reference, in the point and stream in which it is highest.
     pub p99: f64,
+    /// The stream, and the point if there are several, in which it is highest: "the incast, load 0.5". Empty if nothing is compared.
+    pub decides: String,
+    /// The 99.9th percentile of slowdown over that of the reference, in the point and stream in which it is highest. It decides nothing.
+    pub p999: f64,
     /// The lowest goodput of a point over that of the reference.
     pub goodput: f64,
     /// The packets of all points that found no room in a queue.
@@ -65,14 +75,45 @@ pub struct Smallest {
     pub enough: Option<f64>,
     /// The streams of points that measured no message on the best fabric, and are not compared.
     pub unmeasured: usize,
+    /// The number of different seeds of the points.
+    pub seeds: usize,
+    /// What must be said next to the numbers of the best fabric, such as a window that is too short.
+    pub notes: Vec<String>,
     /// The number of points that were run.
     pub runs: usize,
+    /// Whether the search came to its end. Otherwise values are missing, and a smaller one may serve as well.
+    pub is_complete: bool,
 }
 
-/// The 99th percentiles of slowdown of a point's streams.
+/// The slowdown of a point's streams: of the measured messages first.
+fn slowdowns(point: &PointSummary) -> impl Iterator<Item = &Stats> {
+    std::iter::once(&point.slowdown).chain(point.background.iter().map(|stream| &stream.slowdown))
+}
+
+/// Their 99th percentiles.
 fn tails(point: &PointSummary) -> impl Iterator<Item = f64> {
-    let background = point.background.iter().map(|stream| stream.slowdown.p99);
-    std::iter::once(point.slowdown.p99).chain(background)
+    slowdowns(point).map(|slowdown| slowdown.p99)
+}
+
+/// Names a stream of a point by its place in [`slowdowns`], and the point if it is one of several.
+fn name(point: &PointSummary, nth: usize, is_one_of_several: bool) -> String {
+    let stream = nth.checked_sub(1).map(|nth| point.stream_name(nth));
+    let stream = stream.unwrap_or_else(|| "measured messages".to_owned());
+    let of =
+        point.set.iter().filter(|(key, _)| is_one_of_several && !key.starts_with("transport."));
+    let of = of.map(|(key, value)| format!(", {} {}", short_key(key), plain(value)));
+    stream + &of.collect::<String>()
+}
+
+/// What the runs of a search say next to their numbers, each once.
+pub(crate) fn notes(points: &[PointSummary]) -> Vec<String> {
+    let mut notes: Vec<String> = Vec::new();
+    for remark in points.iter().flat_map(PointSummary::remarks) {
+        if !notes.contains(&remark.text) {
+            notes.push(remark.text);
+        }
+    }
+    notes
 }
 
 fn unfinished(points: &[PointSummary]) -> u64 {
@@ -93,11 +134,18 @@ fn row(
 ) -> Row {
     let pairs = || points.iter().zip(best);
     // A stream that measured nothing has no percentile, and no part in the comparison.
-    let ratios = pairs().flat_map(|(point, best)| {
-        let both = tails(point).zip(tails(best));
-        both.map(|(p99, best)| p99 / best).filter(|ratio| ratio.is_finite())
-    });
-    let p99 = ratios.fold(0.0, f64::max);
+    let highest = |of: fn(&Stats) -> f64| {
+        let ratios = pairs().flat_map(|(point, best)| {
+            let both = slowdowns(point).map(of).zip(slowdowns(best).map(of)).enumerate();
+            both.map(move |(nth, (value, best))| (value / best, nth, point))
+        });
+        let ratios = ratios.filter(|(ratio, ..)| ratio.is_finite());
+        ratios.reduce(|most, next| if next.0 > most.0 { next } else { most })
+    };
+    let decides = highest(|slowdown| slowdown.p99);
+    let p99 = decides.map_or(0.0, |(ratio, ..)| ratio);
+    let decides = decides.map_or_else(String::new, |(_, nth, it)| name(it, nth, points.len() > 1));
+    let p999 = highest(|slowdown| slowdown.p999).map_or(0.0, |(ratio, ..)| ratio);
     let goodput = pairs().map(|(point, best)| point.goodput_gbps / best.goodput_gbps);
     let goodput = goodput.filter(|ratio| ratio.is_finite()).fold(1.0, f64::min);
     let unfinished = unfinished(points);
@@ -106,7 +154,7 @@ fn row(
         && (is_open || goodput >= 1.0 - LESS_GOODPUT)
         && unfinished <= self::unfinished(best);
     let drops = points.iter().map(drops).sum();
-    Row { value, p99, goodput, drops, unfinished, is_good }
+    Row { value, p99, decides, p999, goodput, drops, unfinished, is_good }
 }
 
 /// The arguments of `--set` that give the scenario a value.
@@ -124,9 +172,9 @@ fn setting(need: Need, value: Option<f64>) -> Variant {
     }
 }
 
-/// Values between two others, evenly spaced in their logarithm, in whole bytes or hundredths.
-fn between(need: Need, dear: f64, cheap: f64) -> Vec<f64> {
-    let steps = (1..=BETWEEN).map(|i| f64::from(i) / f64::from(BETWEEN + 1));
+/// A number of values between two others, evenly spaced in their logarithm, in whole bytes or hundredths.
+fn between(need: Need, number: u32, dear: f64, cheap: f64) -> Vec<f64> {
+    let steps = (1..=number).map(|i| f64::from(i) / f64::from(number + 1));
     let values = steps.map(|share| dear * (cheap / dear).powf(share));
     let mut values: Vec<f64> = match need {
         Need::Buffer => values.map(f64::round).collect(),
@@ -155,21 +203,62 @@ struct Sizing<'a> {
 }
 
 impl Sizing<'_> {
-    fn run(&self, values: &[Option<f64>]) -> Result<Vec<Vec<PointSummary>>, SearchError> {
+    fn variants(&self, values: &[Option<f64>]) -> Vec<Variant> {
         let variant = |value: &Option<f64>| {
             self.select.iter().cloned().chain(setting(self.need, *value)).collect()
         };
-        let variants: Vec<Variant> = values.iter().map(variant).collect();
-        self.search.run(&variants, self.transport)
+        values.iter().map(variant).collect()
     }
 
-    fn rows(&self, values: &[f64], best: &[PointSummary]) -> Result<Vec<Row>, SearchError> {
+    fn run(&self, values: &[Option<f64>]) -> Result<Vec<Vec<PointSummary>>, SearchError> {
+        self.search.run(&self.variants(values), self.transport)
+    }
+
+    /// Runs values and adds their rows, from the place `at` on: of an interrupted search the rows of values that were run to their end.
+    fn add_rows(
+        &self,
+        rows: &mut Vec<Row>,
+        at: usize,
+        values: &[f64],
+        best: &[PointSummary],
+    ) -> Result<(), SearchError> {
         let values: Vec<Option<f64>> = values.iter().copied().map(Some).collect();
-        let found = self.run(&values)?;
-        let rows = values.iter().zip(&found);
-        Ok(rows
-            .map(|(value, points)| row(*value, points, best, (self.within, self.is_open)))
-            .collect())
+        let ended = self.run(&values).map(|_| ());
+        let found = self.search.found(&self.variants(&values), self.transport);
+        let found = values.iter().zip(&found);
+        let found = found.filter_map(|(value, points)| {
+            Some(row(*value, points.as_ref()?, best, (self.within, self.is_open)))
+        });
+        rows.splice(at..at, found.collect::<Vec<_>>());
+        ended
+    }
+
+    /// Runs the ladder, values between the cheapest that is good and the next, and values between the dearer ones.
+    fn descend(
+        &self,
+        rows: &mut Vec<Row>,
+        ladder: &[f64],
+        best: &[PointSummary],
+    ) -> Result<(), SearchError> {
+        self.add_rows(rows, rows.len(), ladder, best)?;
+        let last = good(rows);
+        if let (Some(Some(cheap)), Some(dear)) =
+            (rows.get(last).map(|row| row.value), rows[last - 1].value)
+        {
+            self.add_rows(rows, last, &between(self.need, BETWEEN, dear, cheap), best)?;
+        }
+        // From the dearest on: a bad value makes those below it no answer.
+        let mut at = 0;
+        while at + 1 < good(rows) {
+            let before = rows.len();
+            if let (Some(dear), Some(cheap)) = (rows[at].value, rows[at + 1].value)
+                && dear.max(cheap) >= WIDE * dear.min(cheap)
+            {
+                self.add_rows(rows, at + 1, &between(self.need, 1, dear, cheap), best)?;
+            }
+            at += 1 + rows.len() - before;
+        }
+        Ok(())
     }
 }
 
@@ -188,7 +277,7 @@ pub fn check(search: &Search, transport: &str, need: Need) -> Result<Variant, Se
     }
     let variant: Variant = select.iter().cloned().chain(setting(need, Some(3e3))).collect();
     if need == Need::Buffer {
-        search.read(&variant)?;
+        search.read_of(transport, &variant)?;
     }
     Ok(select)
 }
@@ -196,7 +285,8 @@ pub fn check(search: &Search, transport: &str, need: Need) -> Result<Variant, Se
 /// Searches the cheapest value with which a transport's tails are within a share, such as 0.05, of those on the best fabric.
 ///
 /// # Errors
-/// If the scenario cannot be run with this transport or key, if its messages do not end on the best fabric, or if the search is cancelled.
+/// If the scenario cannot be run with this transport or key, if its messages do not end on the best fabric, or if the search is cancelled
+/// before the best fabric has been run.
 pub fn size(
     search: &Search,
     transport: &str,
@@ -213,6 +303,8 @@ pub fn size(
         Need::Buffer => None,
         Need::Links => Some(OVERSUBSCRIPTIONS[0]),
     };
+    let seeds =
+        scenario.points.iter().map(|point| point.config.seed).collect::<BTreeSet<_>>().len();
     let best = sizing.run(&[reference])?.swap_remove(0);
     let left = unfinished(&best);
     if !best.iter().flat_map(tails).any(f64::is_finite) {
@@ -236,14 +328,11 @@ pub fn size(
             halves.chain([LEAST_BUFFER]).map(|bytes| bytes as f64).collect()
         }
     };
-    rows.extend(sizing.rows(&ladder, &best)?);
-    let last = good(&rows);
-    if let (Some(Some(cheap)), Some(dear)) =
-        (rows.get(last).map(|row| row.value), rows[last - 1].value)
-    {
-        let finer = sizing.rows(&between(need, dear, cheap), &best)?;
-        rows.splice(last..last, finer);
-    }
+    let is_complete = match sizing.descend(&mut rows, &ladder, &best) {
+        Ok(()) => true,
+        Err(SearchError::Interrupted) => false,
+        Err(error) => return Err(error),
+    };
     let enough = rows[good(&rows) - 1].value;
     let unmeasured = best.iter().flat_map(tails).filter(|p99| !p99.is_finite());
     Ok(Smallest {
@@ -251,9 +340,28 @@ pub fn size(
         without_loss: (need == Need::Buffer).then_some(longest.max(LEAST_BUFFER)),
         enough,
         unmeasured: unmeasured.count(),
+        seeds,
+        notes: notes(&best),
         rows,
         runs: search.runs() - before,
+        is_complete,
     })
+}
+
+/// The values of a search, about: the reference, a ladder whose length for buffers depends on the longest queue, and the finer ones.
+const ABOUT_VALUES: usize = 1 + 8 + BETWEEN as usize + 2;
+
+/// Returns how many points a search for a transport will run, about, and the time that they take on one core, in seconds; `None` where that
+/// is not known.
+///
+/// # Errors
+/// If the scenario cannot be run with this transport.
+pub fn estimate(search: &Search, transport: &str) -> Result<(usize, Option<f64>), SearchError> {
+    let (_, mut scenario) = tune::select(search, transport)?;
+    scenario.points.retain(|point| point.transport == transport);
+    let explained = Explanation::of_all(&scenario.points);
+    let one: Option<f64> = explained.iter().map(|point| point.cpu_s).sum();
+    Ok((scenario.points.len() * ABOUT_VALUES, one.map(|one| one * ABOUT_VALUES as f64)))
 }
 
 #[cfg(test)]
@@ -261,6 +369,8 @@ mod tests {
     use std::path::PathBuf;
 
     use super::*;
+    use crate::report::demo;
+    use crate::results::{Stats, StreamSummary};
     use crate::scenario::ScenarioText;
 
     const INCAST: &str = "fabric = { topology = 'single-switch', hosts = 17 }\ntransport.name = 'homa'\n\
@@ -295,14 +405,95 @@ mod tests {
         }
     }
 
+    /// A search that is stopped after some values has their rows; of a variant that did not end nothing is known.
+    #[test]
+    fn an_interrupted_search_has_what_was_run() {
+        let first = search(INCAST, 1);
+        let whole = size(&first, "homa", Need::Buffer, 0.05).unwrap();
+        let second = search(INCAST, 1);
+        let sizing = Sizing {
+            search: &second,
+            transport: "homa",
+            need: Need::Buffer,
+            select: Variant::new(),
+            within: 0.05,
+            is_open: false,
+        };
+        let best = sizing.run(&[None]).unwrap().swap_remove(0);
+        let longest = whole.rows[1].value.unwrap();
+        let mut rows = vec![row(None, &best, &best, (0.05, false))];
+        sizing.add_rows(&mut rows, 1, &[longest], &best).unwrap();
+        second.cancel();
+        let ended = sizing.add_rows(&mut rows, 2, &[longest, 3076.0], &best);
+        assert!(matches!(ended, Err(SearchError::Interrupted)));
+        assert_eq!((rows.len(), rows[2].value), (3, Some(longest)), "{rows:?}");
+        // What was run before the search was cancelled is known to it.
+        let stopped = size(&second, "homa", Need::Buffer, 0.05).unwrap();
+        assert!(!stopped.is_complete && whole.is_complete, "{stopped:?}");
+        assert_eq!(stopped.rows[..2], whole.rows[..2]);
+        assert!(matches!(
+            size(&second, "dctcp", Need::Buffer, 0.05),
+            Err(SearchError::Interrupted)
+        ));
+    }
+
+    #[test]
+    fn an_estimate_is_near_what_is_run() {
+        let one = search(INCAST, 1);
+        let (runs, cpu_s) = estimate(&one, "homa").unwrap();
+        let found = size(&one, "homa", Need::Buffer, 0.05).unwrap();
+        assert!((runs / 2..=runs * 2).contains(&found.runs), "{runs} {}", found.runs);
+        assert!(cpu_s.is_some_and(|cpu_s| cpu_s > 0.0));
+    }
+
     #[test]
     fn uplinks_are_saved_as_far_as_tails_permit() {
         let sized = size(&search(LOAD, 2), "homa", Need::Links, 0.2).unwrap();
         let enough = sized.enough.unwrap();
         let strict = size(&search(LOAD, 2), "homa", Need::Links, 0.01).unwrap();
         assert!(strict.enough.unwrap() <= enough, "{strict:?}");
+        assert!(sized.rows.len() > OVERSUBSCRIPTIONS.len(), "finer values: {sized:?}");
         // Half of the messages cross: at 8 the uplinks are offered more than they carry.
         assert!(enough < 8.0 && !sized.rows.last().unwrap().is_good, "{sized:?}");
+    }
+
+    /// A burst that is over before messages are measured needs its buffer too.
+    #[test]
+    fn bursts_in_the_warm_up_count() {
+        let text = LOAD
+            .replace("measure.messages = 2000", "measure = { messages = 1000, warmup = '2 ms' }")
+            + "\n[[background]]\narrivals = 'incast'\nsizes = '40 KB'\nsenders = 12";
+        let one = search(&text, 2);
+        let sized = size(&one, "homa", Need::Buffer, 0.05).unwrap();
+        let (select, _) = tune::select(&one, "homa").unwrap();
+        let least = sized.without_loss.unwrap() as f64;
+        let variant = [select, setting(Need::Buffer, Some(least))].concat();
+        assert_eq!(one.run(&[variant], "homa").unwrap()[0][0].drops, 0, "{sized:?}");
+    }
+
+    #[test]
+    fn a_value_is_good_if_nothing_is_worse() {
+        let point = |p99: f64, incast: f64, goodput_gbps: f64, unfinished: u64| {
+            let stats = |p99| Stats { p99, ..Stats::default() };
+            let mut point =
+                PointSummary { slowdown: stats(p99), goodput_gbps, ..Default::default() };
+            point.messages.unfinished = unfinished;
+            let slowdown = stats(incast);
+            let stream = demo::incast().points[0].summary.background[0].clone();
+            point.background.push(StreamSummary { slowdown, ..stream });
+            point
+        };
+        let best = [point(2.0, 10.0, 100.0, 1)];
+        let of = |cheap: PointSummary, is_open| row(None, &[cheap], &best, (0.05, is_open));
+        assert!(of(point(2.1, 9.0, 99.5, 1), false).is_good);
+        assert!(!of(point(2.2, 9.0, 100.0, 1), false).is_good, "the measured messages");
+        let incast = of(point(1.5, 11.0, 100.0, 1), false);
+        assert!(!incast.is_good && (incast.p99 - 1.1).abs() < 1e-9, "{incast:?}");
+        assert_eq!(incast.decides, "the incast");
+        assert_eq!(of(point(2.2, 9.0, 100.0, 1), false).decides, "measured messages");
+        assert!(!of(point(2.0, 10.0, 100.0, 2), false).is_good, "messages that do not end");
+        assert!(!of(point(2.0, 10.0, 98.0, 1), false).is_good, "goodput");
+        assert!(of(point(2.0, 10.0, 98.0, 1), true).is_good, "that of an open load is no measure");
     }
 
     #[test]
@@ -310,14 +501,16 @@ mod tests {
         let row = |is_good| Row {
             value: Some(1.0),
             p99: 1.0,
+            decides: String::new(),
+            p999: 1.0,
             goodput: 1.0,
             drops: 0,
             unfinished: 0,
             is_good,
         };
         assert_eq!(good(&[row(true), row(true), row(false), row(true)]), 2);
-        assert_eq!(between(Need::Links, 1.0, 1.01), Vec::<f64>::new());
-        assert_eq!(between(Need::Buffer, 1600.0, 100.0), [800.0, 400.0, 200.0]);
+        assert_eq!(between(Need::Links, BETWEEN, 1.0, 1.01), Vec::<f64>::new());
+        assert_eq!(between(Need::Buffer, BETWEEN, 1600.0, 100.0), [800.0, 400.0, 200.0]);
     }
 
     /// The ladder goes on until a value is bad or the least buffer is reached.
@@ -327,6 +520,32 @@ mod tests {
         let found = size(&search(&text, 2), "tcp", Need::Buffer, 0.05).unwrap();
         let last = found.rows.last().unwrap();
         assert!(!last.is_good || last.value == Some(LEAST_BUFFER as f64), "{found:?}");
+    }
+
+    /// Between good values a factor of two apart may be a bad one.
+    #[test]
+    fn values_between_good_ones_are_tried() {
+        let found = size(&search(LOAD, 2), "tcp", Need::Buffer, 0.05).unwrap();
+        let values: Vec<f64> = found.rows.iter().filter_map(|row| row.value).collect();
+        let at = good(&found.rows) - 1;
+        assert!(at > 2, "{found:?}");
+        assert!(values[..at].windows(2).all(|pair| pair[0] < 1.5 * pair[1]), "{values:?}");
+        assert!(values.is_sorted_by(|dear, cheap| dear > cheap), "{values:?}");
+        assert_eq!(found.enough, found.rows[at].value);
+    }
+
+    #[test]
+    fn one_seed_and_a_short_window_are_told() {
+        let mut point = demo::incast().points.remove(0).summary;
+        point.background[0].rounds = Some(2);
+        let told = notes(&[point.clone(), point]);
+        assert!(told.len() == 1 && told[0].contains("the incast occurs"), "{told:?}");
+        let text = LOAD.replace("messages = 2000", "messages = 400");
+        let of = |text: &str| size(&search(text, 2), "homa", Need::Buffer, 0.05).unwrap();
+        assert_eq!(of(&text).seeds, 1);
+        let three = of(&(text + "\n[sweep]\nseed = [1, 2, 3]"));
+        assert_eq!(three.seeds, 3);
+        assert!(three.rows[1..].iter().any(|row| row.decides.contains(", seed ")), "{three:?}");
     }
 
     #[test]

@@ -8,6 +8,8 @@
 //! Better is first fewer messages that did not end, then (unless the load is open) a goodput at most 1 % below the best, then a lower 99th percentile of
 //! slowdown: the geometric mean over the points, if the scenario sweeps something.
 
+use std::cell::RefCell;
+
 use rackweave_scenario::derived::{Grid, Parameter};
 use rackweave_workload::Pattern;
 
@@ -15,6 +17,7 @@ use crate::error::ScenarioError;
 use crate::results::PointSummary;
 use crate::scenario::{PointSpec, Scenario};
 use crate::search::{Search, SearchError, Variant};
+use crate::size;
 
 /// A difference that counts: seeds differ by as much.
 const WORTH: f64 = 0.01;
@@ -104,12 +107,18 @@ pub struct Tuned {
     pub cases: usize,
     /// The keys that differ from the scenario, with their values as TOML; empty if nothing is better.
     pub values: Vec<(String, String)>,
+    /// What the scenario has in place of `values`, where it is a parameter that is shown: of marks the threshold at each rate of links.
+    pub given: Vec<(String, String)>,
+    /// What the runs of the scenario as it is say next to their numbers.
+    pub notes: Vec<String>,
     /// What the scenario achieves as it is. In a search that was interrupted before the runs in full, with fewer messages.
     pub before: Outcome,
     /// What these values achieve.
     pub after: Outcome,
     /// The number of points that were run.
     pub runs: usize,
+    /// The values that were not run, because the transport or the scenario refuses them, each with the reason.
+    pub refused: Vec<String>,
     /// Whether the search came to its end.
     pub is_complete: bool,
 }
@@ -135,6 +144,8 @@ struct Tuning<'a> {
     fewer: Variant,
     /// Whether messages start whatever the transport achieves.
     is_open: bool,
+    /// The values that cannot be run, and why.
+    refused: RefCell<Vec<String>>,
 }
 
 impl Tuning<'_> {
@@ -144,18 +155,50 @@ impl Tuning<'_> {
         self.select.iter().chain(fewer).cloned().chain(values).collect()
     }
 
-    /// Runs these values, without any that the transport refuses.
+    /// Notes why values count for nothing, once.
+    fn refuse(&self, values: &Values, why: &str) {
+        let set: Vec<String> = values.iter().map(|(key, v)| format!("{key} = {v}")).collect();
+        let told = match &set[..] {
+            [] => format!("the scenario as it is: {why}"),
+            set => format!("{}: {why}", set.join(", ")),
+        };
+        let mut refused = self.refused.borrow_mut();
+        if !refused.contains(&told) {
+            refused.push(told);
+        }
+    }
+
+    /// Runs these values, without any that the transport or the scenario refuses, or that have no result at each point.
     fn trials(&self, values: Vec<Values>, in_full: bool) -> Result<Vec<Trial>, SearchError> {
-        let runs = |values: &Values| self.search.read(&self.variant(values, in_full)).is_ok();
-        let values: Vec<Values> = values.into_iter().filter(runs).collect();
-        let variants: Vec<Variant> =
-            values.iter().map(|values| self.variant(values, in_full)).collect();
+        let (mut run, mut variants, mut points) = (Vec::new(), Vec::new(), Vec::new());
+        for values in values {
+            let variant = self.variant(&values, in_full);
+            match self.search.read_of(self.transport, &variant) {
+                Ok(scenario) => {
+                    run.push(values);
+                    variants.push(variant);
+                    points.push(scenario.points.len());
+                }
+                Err(error) => self.refuse(&values, &error.to_string()),
+            }
+        }
         let found = self.search.run(&variants, self.transport)?;
-        let trials = values
-            .into_iter()
-            .zip(found)
-            .filter_map(|(values, points)| Some(Trial { values, outcome: Outcome::of(&points)? }));
-        Ok(trials.collect())
+        let mut trials = Vec::new();
+        for ((values, points), found) in run.into_iter().zip(points).zip(found) {
+            match Outcome::of(&found) {
+                // Fewer points have another mean.
+                _ if found.len() < points => {
+                    let failed = points - found.len();
+                    self.refuse(
+                        &values,
+                        &format!("the simulator failed at {failed} of {points} points"),
+                    );
+                }
+                None => self.refuse(&values, "no measured message ended at one of the points"),
+                Some(outcome) => trials.push(Trial { values, outcome }),
+            }
+        }
+        Ok(trials)
     }
 
     /// Varies each key in turn; `seen` collects all trials, and its first is the scenario as it is.
@@ -173,7 +216,7 @@ impl Tuning<'_> {
                     values.sort();
                     values
                 };
-                let tried = candidates(key).into_iter().map(with).chain([others.clone()]);
+                let tried = key.candidates().into_iter().map(with).chain([others.clone()]);
                 let tried = tried.filter(|values| *values != now.values).collect();
                 let mut line = vec![now.clone()];
                 line.extend(self.trials(tried, false)?);
@@ -190,20 +233,6 @@ impl Tuning<'_> {
         }
         Ok(())
     }
-}
-
-/// The values of TOML that are tried for a key. The default is one of them, for scenarios that set another value.
-fn candidates(key: &Parameter) -> Vec<String> {
-    let mut all: Vec<String> = match key.grid {
-        Grid::None => Vec::new(),
-        Grid::Values(values) => values.iter().map(|&value| value.to_owned()).collect(),
-        Grid::Factors(factors) => {
-            let own = (key.value != key.default).then_some(&1.0);
-            own.into_iter().chain(factors).map(|x| key.amount.times(*x).to_toml()).collect()
-        }
-    };
-    all.dedup();
-    all
 }
 
 /// Returns the arguments that make the scenario one of this transport, and its points.
@@ -224,7 +253,10 @@ pub(crate) fn select(
         };
         let variant = vec![value];
         match search.read(&variant) {
-            Ok(scenario) if has(&scenario) => return Ok((variant, scenario)),
+            Ok(scenario) if has(&scenario) => {
+                refuse_foreign_keys(&as_it_is, &scenario, transport)?;
+                return Ok((variant, scenario));
+            }
             Ok(_) => {}
             Err(told) => {
                 error.get_or_insert(told);
@@ -235,6 +267,29 @@ pub(crate) fn select(
         ScenarioError::new(format!("no point of the scenario measures `{transport}`"))
             .with_help("its `cases` choose the transports: add one for it")
     }))
+}
+
+/// Refuses a transport that no case of the scenario has, if a case of another one has keys of its own, such as the switches of pFabric: with
+/// `transport.name` set, its points would have them too.
+fn refuse_foreign_keys(
+    as_it_is: &Scenario,
+    scenario: &Scenario,
+    transport: &str,
+) -> Result<(), ScenarioError> {
+    let keys = scenario.points.iter().flat_map(|point| &point.set).map(|(key, _)| key);
+    let has = |point: &PointSpec, key: &str| point.set.iter().any(|(other, _)| other == key);
+    let depends = |key: &&String| {
+        let with = as_it_is.points.iter().filter(|point| has(point, key));
+        let of: Vec<&str> = with.map(|point| point.transport.as_str()).collect();
+        !of.is_empty() && as_it_is.points.iter().any(|point| !of.contains(&&*point.transport))
+    };
+    match keys.into_iter().find(depends) {
+        None => Ok(()),
+        Some(key) => Err(ScenarioError::new(format!(
+            "no case of the scenario measures `{transport}`, and cases of other transports have keys of their own, such as `{key}`"
+        ))
+        .with_help(format!("add a case, such as {{ transport.name = \"{transport}\" }}"))),
+    }
 }
 
 /// Whether the measured messages start at their own times, whatever became of those before.
@@ -274,7 +329,8 @@ pub fn tune(search: &Search, transport: &str) -> Result<Tuned, SearchError> {
         false => Variant::new(),
     };
     let is_open = scenario.points.iter().all(has_open_load);
-    let tuning = Tuning { search, transport, select, fewer, is_open };
+    let refused = RefCell::new(Vec::new());
+    let tuning = Tuning { search, transport, select, fewer, is_open, refused };
     let mut seen = Vec::new();
     let searched = tuning.descend(&keys, &mut seen);
     let ended = |trials: Vec<Trial>, is_complete| {
@@ -283,14 +339,19 @@ pub fn tune(search: &Search, transport: &str) -> Result<Tuned, SearchError> {
             let message = format!("{transport} has ended no measured message in any variant");
             return Err(SearchError::Scenario(ScenarioError::new(message)));
         };
+        let as_it_is = tuning.variant(&first.values, is_complete);
+        let as_it_is = search.found(&[as_it_is], transport).swap_remove(0).unwrap_or_default();
         Ok(Tuned {
             transport: transport.to_owned(),
             own: own.clone(),
             cases,
+            given: given(&keys, &found.values),
+            notes: size::notes(&as_it_is),
             values: found.values.clone(),
             before: first.outcome,
             after: found.outcome,
             runs: search.runs() - runs_before,
+            refused: tuning.refused.borrow().clone(),
             is_complete,
         })
     };
@@ -341,6 +402,13 @@ fn own_keys(points: &[PointSpec], transport: &str) -> (Values, usize) {
         }
     }
     (own, cases.len().max(1))
+}
+
+/// The values of the scenario in place of some that were found.
+fn given(keys: &[Parameter], values: &Values) -> Values {
+    let of = |key: &String| keys.iter().find(|parameter| parameter.key == *key);
+    let given = values.iter().filter_map(|(key, _)| Some((key.clone(), of(key)?.value.clone())));
+    given.collect()
 }
 
 /// Returns the parameters of the first point that have values to try.
@@ -413,6 +481,129 @@ mod tests {
             one.case()
                 .starts_with("{ transport.name = \"dctcp\", fabric.switch.ecn_threshold = \"")
         );
+    }
+
+    /// A fabric whose links have two rates has two thresholds. One that is found replaces both.
+    #[test]
+    fn what_a_value_replaces_and_a_short_window_are_told() {
+        let text = "fabric = { topology = 'leaf-spine', leaves = 2, hosts_per_leaf = 4, spines = 1, host_link = '25 Gbps' }\n\
+                    transport.name = 'dctcp'\nmeasure = { duration = '300 us' }\n\
+                    workload = { arrivals = 'poisson', sizes = 'W3', truncate = '100 KB', load = 0.5 }\n\
+                    [[background]]\narrivals = 'incast'\nsizes = '20 KB'\nsenders = 4\nevery = '200 us'";
+        let text =
+            ScenarioText { file: "x.toml".into(), text: text.into(), folder: PathBuf::from(".") };
+        let search = Search::new(text, &[], None, Some(2));
+        let scenario = search.read(&[]).unwrap();
+        let key = "fabric.switch.ecn_threshold".to_owned();
+        let given = given(&scenario.points[0].parameters, &vec![(key, "\"10 KB\"".to_owned())]);
+        assert!(given[0].1.contains(" at 25 Gbps, "), "{given:?}");
+        let tuned = tune(&search, "dctcp").unwrap();
+        assert!(tuned.notes.iter().any(|note| note.contains("the incast occurs")), "{tuned:?}");
+        assert!(tuned.values.iter().all(|(key, _)| tuned.given.iter().any(|(it, _)| it == key)));
+    }
+
+    /// What is compared are runs in full: those of the search have fewer messages.
+    #[test]
+    fn the_outcome_is_that_of_runs_in_full() {
+        let tuned = tune(&search(2), "dctcp").unwrap();
+        let full = search(1);
+        let (select, _) = select(&full, "dctcp").unwrap();
+        let values = tuned.values.iter().map(|(key, value)| format!("{key}={value}"));
+        let after: Variant = select.iter().cloned().chain(values).collect();
+        let found = full.run(&[select, after], "dctcp").unwrap();
+        let p99 = |nth: usize| Outcome::of(&found[nth]).unwrap().p99;
+        assert_eq!((tuned.before.p99, tuned.after.p99), (p99(0), p99(1)));
+    }
+
+    #[test]
+    fn every_key_is_searched() {
+        let search = search(2);
+        let (select, mut scenario) = select(&search, "dctcp").unwrap();
+        scenario.points.retain(|point| point.transport == "dctcp");
+        let keys = keys(&scenario.points).unwrap();
+        let fewer = vec!["measure.messages=300".to_owned()];
+        let refused = RefCell::new(Vec::new());
+        let tuning =
+            Tuning { search: &search, transport: "dctcp", select, fewer, is_open: true, refused };
+        let mut seen = Vec::new();
+        tuning.descend(&keys, &mut seen).unwrap();
+        let is_tried = |key: &Parameter| {
+            seen.iter().any(|trial| trial.values.iter().any(|(name, _)| *name == key.key))
+        };
+        assert!(keys.len() > 1 && keys.iter().all(is_tried), "{seen:?}");
+    }
+
+    #[test]
+    fn values_that_are_refused_are_told_with_the_reason() {
+        let search = search(1);
+        let tuning = Tuning {
+            search: &search,
+            transport: "dctcp",
+            select: vec!["transport.name=\"dctcp\"".to_owned()],
+            fewer: vec!["measure.messages=200".to_owned()],
+            is_open: true,
+            refused: RefCell::new(Vec::new()),
+        };
+        let window =
+            |value: &str| vec![("transport.dctcp.initial_window".to_owned(), value.to_owned())];
+        for _ in 0..2 {
+            let trials = tuning.trials(vec![window("0"), window("20")], false).unwrap();
+            assert_eq!(
+                trials.iter().map(|trial| &trial.values).collect::<Vec<_>>(),
+                [&window("20")]
+            );
+        }
+        // Nothing is measured before the warm-up has ended.
+        let stop = vec![("workload.stop".to_owned(), "\"1 us\"".to_owned())];
+        assert_eq!(tuning.trials(vec![stop], false).unwrap(), []);
+        let refused = tuning.refused.borrow();
+        let [window, stop] = &refused[..] else { panic!("{refused:?}") };
+        assert!(window.starts_with("transport.dctcp.initial_window = 0: "), "{window}");
+        assert!(stop.ends_with(": no measured message ended at one of the points"), "{stop}");
+    }
+
+    fn of_cases(cases: &str, more: &str) -> Search {
+        let text = format!(
+            "fabric = {{ topology = 'single-switch', hosts = 8 }}\nmeasure = {{ messages = 400 }}\n\
+             workload = {{ arrivals = 'poisson', sizes = 'W3', load = 0.7 }}\ntransport.name = 'homa'\n{more}\n\
+             [sweep]\ncases = [{cases}]"
+        );
+        let text = ScenarioText { file: "x.toml".into(), text, folder: PathBuf::from(".") };
+        Search::new(text, &[], None, Some(2))
+    }
+
+    const PFABRIC: &str = "{ transport.name = 'pfabric', fabric.switch.pfabric = true }";
+
+    /// The switches of pFabric cannot trim: what NDP's queues are set to is not for them.
+    #[test]
+    fn keys_are_tried_that_do_not_go_with_other_transports_of_the_sweep() {
+        let ndp = "{ transport.name = 'ndp', fabric.switch.trim = { header_queue = '128 KB' } }";
+        let search = of_cases(&format!("{ndp}, {PFABRIC}"), "");
+        let tuned = tune(&search, "ndp").unwrap();
+        assert_eq!(tuned.refused, Vec::<String>::new());
+        let deeper = vec![
+            "measure.messages=400".to_owned(),
+            "fabric.switch.trim.data_queue=\"24608 B\"".to_owned(),
+        ];
+        let tried = search.found(&[deeper[1..].to_vec(), deeper], "ndp");
+        assert!(tried.iter().any(Option::is_some), "a queue of 16 packets is tried");
+        let both = search.read(&["fabric.switch.trim.data_queue=\"24608 B\"".to_owned()]);
+        assert!(both.unwrap_err().to_string().contains("`pfabric`"), "it does not go with both");
+    }
+
+    /// Set as the transport of all cases, Swift would run on the switches of pFabric too.
+    #[test]
+    fn a_transport_without_a_case_does_not_run_in_those_of_others() {
+        let search = of_cases(&format!("{{ transport.name = 'homa' }}, {PFABRIC}"), "");
+        let error = tune(&search, "swift").unwrap_err().to_string();
+        assert!(
+            error.contains("no case of the scenario measures `swift`")
+                && error.contains("`fabric.switch.pfabric`"),
+            "{error}"
+        );
+        // Cases that differ in nothing but the transport are as good as a list of its names.
+        let names = of_cases("{ transport.name = 'homa' }, { transport.name = 'dctcp' }", "");
+        check(&names, "swift").unwrap();
     }
 
     /// Two transports of one sweep have the same variants.

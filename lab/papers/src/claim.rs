@@ -6,7 +6,7 @@ use std::path::{Path as FilePath, PathBuf};
 use miette::{LabeledSpan, NamedSource};
 use rackweave_lab::error::{ScenarioError, nearest};
 use rackweave_lab::scenario::ScenarioText;
-use serde::{Deserialize, Deserializer};
+use serde::{Deserialize, Deserializer, Serialize};
 
 use super::path::Path;
 use super::select::{Relation, Selector, flatten};
@@ -33,9 +33,31 @@ pub(crate) struct File {
     /// The day on which `cause` and `deviations` were written, whose figures are of the runs of then.
     #[serde(default)]
     pub(crate) written: String,
+    /// Which of the authors' numbers are public, for the page of the papers.
+    #[serde(default)]
+    pub(crate) numbers: String,
+    /// The paper's figures in its order.
+    #[serde(default)]
+    pub(crate) originals: Vec<Original>,
     /// The scenarios to run, by the name that claims use.
     pub(crate) scenarios: BTreeMap<String, ScenarioSpec>,
     pub(crate) claims: Vec<Claim>,
+}
+
+/// A figure of the paper, and what shows it here.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Original {
+    /// Its place in the paper: "figure 5", "slide 13".
+    pub place: String,
+    /// What it shows.
+    pub title: String,
+    /// The figures of claims that redraw it, as `CLAIM/FIGURE`, and claims whose numbers stand for it, as `CLAIM`.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub here: Vec<String>,
+    /// How the redrawn figure differs, or why there is none.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub note: String,
 }
 
 #[derive(Clone, Debug, Deserialize)]
@@ -102,6 +124,8 @@ pub(crate) struct Claim {
 pub(crate) struct Rule {
     /// The rule in words.
     pub(crate) say: String,
+    /// Whether its numbers, bounds and points were settled before the first run of its claim. Rules that only report have none.
+    pub(crate) set: Option<RuleSet>,
     /// The scenario, if it is not the claim's.
     pub(crate) scenario: Option<String>,
     /// Selects the points from which both sides are taken.
@@ -135,6 +159,16 @@ pub(crate) struct Rule {
     pub(crate) within: BTreeMap<String, f64>,
 }
 
+/// When a rule was settled in its present form.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum RuleSet {
+    /// Before the first run of the claim, so that its outcome could not be known.
+    Before,
+    /// After a run of the claim: what is compared, the bound or the points were changed, whether it became looser or stricter.
+    After,
+}
+
 /// One side of a rule: a number, or a metric of one or several points.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -157,6 +191,8 @@ pub(crate) struct Operand {
     /// Factors by value of the key in `for_each`: the side is multiplied by the factor of the case's value.
     #[serde(default)]
     pub(crate) per: BTreeMap<String, f64>,
+    /// A key of `for_each` whose value in the case is added to the right side, after all factors.
+    pub(crate) plus: Option<String>,
 }
 
 const fn one() -> f64 {
@@ -296,6 +332,9 @@ pub(crate) struct FigureAxis {
 #[serde(deny_unknown_fields)]
 pub(crate) struct Reference {
     pub(crate) name: String,
+    /// Whether it is a number of the paper.
+    #[serde(default)]
+    pub(crate) published: bool,
     pub(crate) y: Option<f64>,
     /// In place of `y`: the mean of this metric over the points that the picture shows.
     pub(crate) metric: Option<Path>,
@@ -307,6 +346,8 @@ pub(crate) struct Published {
     pub(crate) name: String,
     /// The value whose picture the line belongs to, in a figure with a picture for each value of a key.
     pub(crate) value: Option<String>,
+    /// The measured line with which it is compared, and whose colour it has.
+    pub(crate) of: Option<String>,
     pub(crate) points: Vec<(f64, f64)>,
 }
 
@@ -365,7 +406,34 @@ impl Paper {
                 paper.scenario(name).map_err(|error| paper.error(claim, error.message()))?;
             }
         }
+        for original in &paper.content.originals {
+            paper.check_original(original).map_err(|message| {
+                let Original { place, title, .. } = original;
+                ScenarioError::new(format!("{file}, [[originals]] {place}, {title:?}: {message}"))
+            })?;
+        }
         Ok(paper)
+    }
+
+    /// Checks that the figures and claims that show an original exist.
+    fn check_original(&self, original: &Original) -> Result<(), String> {
+        if original.here.is_empty() && original.note.is_empty() {
+            return Err("it has neither `here` nor a `note` that says why".into());
+        }
+        for shown in &original.here {
+            let (id, figure) = match shown.split_once('/') {
+                Some((id, figure)) => (id, Some(figure)),
+                None => (shown.as_str(), None),
+            };
+            let claim = self.content.claims.iter().find(|claim| claim.id == id);
+            let claim = claim.ok_or_else(|| format!("there is no claim `{id}`"))?;
+            if let Some(figure) = figure
+                && claim.figures.iter().all(|known| known.name != figure)
+            {
+                return Err(format!("claim `{id}` has no figure `{figure}`"));
+            }
+        }
+        Ok(())
     }
 
     /// Returns the name of the paper or system.
@@ -504,6 +572,9 @@ impl Rule {
             }
             _ => return Err("it needs `left`, `is` and `right`, or `cells` and `within`".into()),
         }
+        if !self.report && self.set.is_none() {
+            return Err("it decides: `set` says whether it was settled \"before\" the claim's first run, or \"after\" one".into());
+        }
         if self.is == Some(Relation::SameOrder) && self.for_each.is_empty() {
             return Err("`same-order` compares the cases of `for_each`".into());
         }
@@ -515,6 +586,14 @@ impl Rule {
             && self.for_each.len() != 1
         {
             return Err("`per` goes with a `for_each` of one key".into());
+        }
+        if let Some(key) = self.right.as_ref().and_then(|right| right.plus.as_ref())
+            && !self.for_each.contains(key)
+        {
+            return Err(format!("`plus` needs `{key}` in `for_each`"));
+        }
+        if self.left.as_ref().is_some_and(|left| left.plus.is_some()) {
+            return Err("`plus` goes with a right side".into());
         }
         if wrong(self.tolerance) || self.within.values().any(|x| wrong(*x)) {
             return Err("tolerances are shares from 0 to 1".into());

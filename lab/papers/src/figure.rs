@@ -8,6 +8,7 @@ use rackweave_lab::report::{charts, pods};
 use rackweave_lab::results::{PointResult, cdf, plain};
 use rackweave_lab::study::cast;
 use rackweave_lab::study::reduce::ReduceConfig;
+use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use super::claim::{Figure, FigureAxis, FigureKind, Fold, Reference};
@@ -47,6 +48,13 @@ pub(crate) fn check(figure: &Figure, keys: &[PointKey]) -> Result<(), String> {
         let value = |key: &String| point.get(key).map(plain);
         (line_of(figure, point), figure.for_each.as_ref().map(value), x.map(value))
     };
+    for published in &figure.published {
+        if let Some(of) = &published.of
+            && shown.iter().all(|point| line_of(figure, point) != *of)
+        {
+            return Err(format!("`published` of {of:?}: it has no such line"));
+        }
+    }
     let places: BTreeSet<_> = shown.iter().map(place).collect();
     if places.len() < shown.len() && figure.over.is_none() {
         return Err(format!("`series` does not distinguish its points; there are {}", known()));
@@ -62,7 +70,8 @@ fn line_of(figure: &Figure, point: &PointKey) -> String {
 }
 
 /// A picture of a figure.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
 pub(crate) enum Picture {
     Lines(Box<Chart>),
     Pod(PodChart),
@@ -216,7 +225,9 @@ fn chart(
         let here =
             published.value.as_deref().is_none_or(|of| facet.map(plain).as_deref() == Some(of));
         if here {
-            let look = Look::nth(series.len());
+            let next = Look::nth(series.len());
+            let of = series.iter().find(|line| Some(&line.label) == published.of.as_ref());
+            let look = Look { colour: of.map_or(next.colour, |line| line.look.colour), ..next };
             series.push(series_of(
                 published.name.clone(),
                 look,

@@ -9,7 +9,8 @@
 //! - `figure`: charts.
 //! - `plan`, `session`: running each scenario once, and deciding the claims.
 //! - [`RealHosts`]: how scenarios of both worlds run on real hosts, which is the caller's.
-//! - `page`: `index.html`, `claims.json` and the table for a terminal.
+//! - `page`: `index.html`, `claims.html`, `claims.json` and the table for a terminal.
+//! - `sheet`: pages of results that are on the disk.
 
 mod claim;
 mod figure;
@@ -20,6 +21,7 @@ mod real;
 mod rule;
 mod select;
 mod session;
+mod sheet;
 #[cfg(test)]
 mod tests;
 
@@ -29,11 +31,14 @@ use rackweave_lab::list::{self, Item};
 use serde_json::{Value, json};
 
 use self::claim::Claim;
-pub use self::claim::Paper;
+pub use self::claim::{Original, Paper, RuleSet};
 pub use self::plan::Request;
 pub use self::real::{RealHosts, RealRun};
 pub use self::rule::{Check, Ruling};
-pub use self::session::{ClaimResult, ClaimResults, PaperError, Remarks, Session, Verdict};
+pub use self::session::{
+    ClaimResult, ClaimResults, DrawnFigure, PaperError, PaperResult, Remarks, Session, Verdict,
+};
+pub use self::sheet::{SheetError, merge};
 
 /// Returns the papers whose claims are compiled into the command.
 ///

@@ -8,10 +8,11 @@ use rackweave_lab::error::{ScenarioError, nearest};
 use rackweave_lab::scenario::{NO_COSTS, PointSpec, Scenario, ScenarioText, World};
 use rackweave_lab::study;
 
-use super::claim::{Claim, Paper, Quick, Worlds};
+use super::claim::{Claim, File, Paper, Quick, Worlds};
 use super::real::RealHosts;
 use super::rule::{self, refuse_unknown};
 use super::select::{PointKey, not_tried};
+use super::session::PaperResult;
 use super::{figure, papers};
 
 /// The user's request.
@@ -74,7 +75,7 @@ pub(crate) struct PlannedClaim {
 
 /// Everything that a request runs.
 pub(crate) struct Plan {
-    pub(crate) titles: Vec<(String, String)>,
+    pub(crate) papers: Vec<PaperResult>,
     pub(crate) runs: Vec<Run>,
     pub(crate) claims: Vec<PlannedClaim>,
 }
@@ -114,7 +115,7 @@ impl Plan {
                 }));
             }
         }
-        let mut plan = Self { titles: Vec::new(), runs: Vec::new(), claims: Vec::new() };
+        let mut plan = Self { papers: Vec::new(), runs: Vec::new(), claims: Vec::new() };
         for paper in &papers {
             plan.add(paper, request)?;
         }
@@ -125,7 +126,14 @@ impl Plan {
         let is_chosen =
             |claim: &&Claim| request.claims.is_empty() || request.claims.contains(&claim.id);
         if paper.content.claims.iter().any(|claim| is_chosen(&claim)) {
-            self.titles.push((paper.content.title.clone(), paper.content.source.clone()));
+            let File { title, source, numbers, originals, .. } = &paper.content;
+            self.papers.push(PaperResult {
+                name: paper.name().to_owned(),
+                title: title.clone(),
+                source: source.clone(),
+                numbers: numbers.clone(),
+                originals: originals.clone(),
+            });
         }
         // Scenarios with the same name in one paper are one scenario.
         let mut known: BTreeMap<String, usize> = BTreeMap::new();

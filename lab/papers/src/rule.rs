@@ -2,10 +2,10 @@
 
 use rackweave_lab::report::number::short;
 use rackweave_lab::results::plain;
-use serde::Serialize;
+use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::Value;
 
-use super::claim::{Cell, End, Fold, Operand, Rule};
+use super::claim::{Cell, End, Fold, Operand, Rule, RuleSet};
 use super::path::{Missing, Path};
 use super::select::{PointKey, Relation, Selector, known_keys, number};
 
@@ -16,29 +16,39 @@ pub(crate) struct Points {
     pub(crate) summaries: Vec<Option<Value>>,
     /// For each point that finished, a description of messages that failed or were not finished.
     pub(crate) failures: Vec<Option<String>>,
+    /// For each point on real hosts whose machine was busy, what they got of it.
+    pub(crate) busy: Vec<Option<String>>,
 }
 
 /// A comparison of two numbers.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Check {
     /// The values of the keys that identify this case; empty if there is only one case.
     pub case: String,
     /// The left side of the comparison, which is measured.
+    #[serde(deserialize_with = "or_nan")]
     pub left: f64,
     /// The relation to the right side that must hold.
     pub relation: String,
     /// The right side of the comparison, or the published number.
+    #[serde(deserialize_with = "or_nan")]
     pub right: f64,
     /// Whether the relation holds.
     pub holds: bool,
     /// The distance from the limit as a share of the right side; negative if the relation does not hold.
+    #[serde(deserialize_with = "or_nan")]
     pub margin: f64,
-    #[serde(skip)]
-    text: String,
+    /// Both sides with their units, in words.
+    pub text: String,
+}
+
+/// Reads a number that is `null` in JSON if it is not finite.
+fn or_nan<'de, D: Deserializer<'de>>(from: D) -> Result<f64, D::Error> {
+    Ok(Option::deserialize(from)?.unwrap_or(f64::NAN))
 }
 
 /// The result of a rule.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Ruling {
     /// The rule in words.
     pub rule: String,
@@ -46,10 +56,13 @@ pub struct Ruling {
     pub holds: Option<bool>,
     /// Whether the claim depends on it.
     pub decides: bool,
+    /// Whether it was settled before the first run of its claim; `None` if it only reports.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub set: Option<RuleSet>,
     /// The measured numbers that decided, in words.
     pub here: String,
     /// The paper's ratio of left to right, if the rule has one.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub paper_ratio: Option<String>,
     /// Every comparison of the rule.
     pub checks: Vec<Check>,
@@ -77,6 +90,8 @@ struct Case {
     right: Selection,
     /// The factor from `per` for this case, by which the right side is multiplied.
     factor: f64,
+    /// The value of `plus` in this case, which is added to the right side.
+    plus: f64,
 }
 
 /// Applies a rule to points.
@@ -93,6 +108,10 @@ pub(crate) fn apply(rule: &Rule, points: &Points) -> Result<Ruling, RuleError> {
         holds = None;
         here += &format!(", but of what is compared {failure}");
     }
+    if let Some(busy) = busy(rule, points).map_err(RuleError::Wrong)? {
+        holds = None;
+        here += &format!(", but the machine was busy: {busy}");
+    }
     if let Some(ratio) = &rule.paper_ratio {
         here += &format!(", paper {ratio}");
     }
@@ -103,6 +122,7 @@ pub(crate) fn apply(rule: &Rule, points: &Points) -> Result<Ruling, RuleError> {
         rule: rule.say.clone(),
         holds,
         decides: !rule.report,
+        set: rule.set,
         here,
         paper_ratio: rule.paper_ratio.clone(),
         checks,
@@ -117,14 +137,11 @@ impl Ruling {
         let Some(worst) = worst.filter(|_| self.holds.is_some()) else {
             return "no numbers".into();
         };
-        let Check { left, relation, right, .. } = worst;
-        let sides = format!("{} {relation} {}", short(*left), short(*right));
+        let sides = &worst.text;
         let held = self.checks.iter().filter(|check| check.holds).count();
         match (self.checks.len(), held) {
-            (1, 1) => sides,
-            (1, _) => format!("not {sides}"),
-            (all, _) if worst.holds => format!("{held} of {all}, {sides}"),
-            (all, _) => format!("{held} of {all}, not {sides}"),
+            (1, _) => sides.clone(),
+            (all, _) => format!("{held} of {all}, {sides}"),
         }
     }
 
@@ -134,6 +151,7 @@ impl Ruling {
             rule: rule.say.clone(),
             holds: None,
             decides: !rule.report,
+            set: rule.set,
             here: why,
             paper_ratio: rule.paper_ratio.clone(),
             checks: Vec::new(),
@@ -185,6 +203,26 @@ fn failure<'a>(rule: &Rule, points: &'a Points) -> Result<Option<&'a str>, Strin
     Ok(used.into_iter().find_map(|index| points.failures[index].as_deref()))
 }
 
+/// Returns what the hosts of a side lacked if its number is that of a busy machine; `None` for counts, which a busy machine does
+/// not change. The median of several runs stays among those of a quiet machine while fewer than half were on a busy one.
+fn busy<'a>(rule: &Rule, points: &'a Points) -> Result<Option<&'a str>, String> {
+    if rule.is == Some(Relation::Equal) || points.busy.iter().all(Option::is_none) {
+        return Ok(None);
+    }
+    for Case { left, right, .. } in cases(rule, &points.keys)? {
+        for (operand, picked) in [(&rule.left, left), (&rule.right, right)] {
+            let Selection::Points(indices) = picked else { continue };
+            let mut busy = indices.iter().filter_map(|index| points.busy[*index].as_deref());
+            let count = busy.clone().count();
+            let is_median = operand.as_ref().is_some_and(|side| side.over == Some(Fold::Median));
+            if count > 0 && !(is_median && count * 2 < indices.len()) {
+                return Ok(busy.next());
+            }
+        }
+    }
+    Ok(None)
+}
+
 fn cases(rule: &Rule, keys: &[PointKey]) -> Result<Vec<Case>, String> {
     let (Some(left), Some(right)) = (&rule.left, &rule.right) else {
         return Err("it has no sides".into());
@@ -231,8 +269,14 @@ fn cases(rule: &Rule, keys: &[PointKey]) -> Result<Vec<Case>, String> {
                 .ok_or_else(|| format!("`per` has no number for {key} = {}", plain(value)))?,
             _ => return Err("`per` goes with a `for_each` of one key".into()),
         };
+        let plus = match &right.plus {
+            None => 0.0,
+            Some(plus) => (group.iter().find(|(key, _)| key == plus))
+                .and_then(|(_, value)| number(value))
+                .ok_or_else(|| format!("`plus`: `{plus}` is no number"))?,
+        };
         let (left, right) = (side(left, "left")?, side(right, "right")?);
-        Ok(Case { left, right, factor, name: name.clone() })
+        Ok(Case { left, right, factor, plus, name: name.clone() })
     };
     names.into_iter().map(case).collect()
 }
@@ -328,11 +372,15 @@ impl Side {
         }
     }
 
-    fn write(&self, factor: f64, write: impl Fn(f64) -> String) -> String {
-        let number = write(self.number * factor);
+    fn write(&self, factor: f64, plus: f64, write: impl Fn(f64) -> String) -> String {
+        let number = write(self.number * factor + plus);
         match self.spread {
             Some((low, high)) => {
-                format!("{number} [{} to {}]", write(low * factor), write(high * factor))
+                format!(
+                    "{number} [{} to {}]",
+                    write(low * factor + plus),
+                    write(high * factor + plus)
+                )
             }
             None => number,
         }
@@ -377,7 +425,7 @@ fn comparisons(rule: &Rule, points: &Points) -> Result<Vec<Check>, RuleError> {
     if relation == Relation::SameOrder {
         let numbers = cases.into_iter().map(|case| {
             let left = side(left, &case.left, points)?.number;
-            let right = side(right, &case.right, points)?.number * case.factor;
+            let right = side(right, &case.right, points)?.number * case.factor + case.plus;
             Ok(Numbers { name: case.name, left, right })
         });
         let numbers: Vec<Numbers> = numbers.collect::<Result<_, RuleError>>()?;
@@ -386,7 +434,7 @@ fn comparisons(rule: &Rule, points: &Points) -> Result<Vec<Check>, RuleError> {
     for case in cases {
         let left_side = side(left, &case.left, points)?;
         let right_side = side(right, &case.right, points)?;
-        let (a, b) = (left_side.number, right_side.number * case.factor);
+        let (a, b) = (left_side.number, right_side.number * case.factor + case.plus);
         // The slack in the unit of the metric, as a share.
         let slack = if b == 0.0 { 0.0 } else { rule.slack / b.abs() };
         let tolerance = rule.tolerance + slack;
@@ -400,8 +448,8 @@ fn comparisons(rule: &Rule, points: &Points) -> Result<Vec<Check>, RuleError> {
         checks.push(Check {
             text: format!(
                 "{} {sign} {}{ratio}",
-                left_side.write(1.0, write),
-                right_side.write(case.factor, write)
+                left_side.write(1.0, 0.0, write),
+                right_side.write(case.factor, case.plus, write)
             ),
             case: case.name,
             left: a,

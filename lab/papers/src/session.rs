@@ -6,12 +6,14 @@ use std::time::Instant;
 
 use rackweave_lab::error::{OutputError, ScenarioError};
 use rackweave_lab::output::OutputDir;
-use rackweave_lab::results::{PointFailure, PointResult, Results, Weight};
+use rackweave_lab::results::{
+    MOST_LACKING, MachineShare, PointFailure, PointResult, Results, Weight,
+};
 use rackweave_lab::run::{Batch, PointEnd, Progress, RunError};
 use rackweave_lab::scenario::World;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
-use super::claim::Claim;
+use super::claim::{Claim, Figure, Original};
 use super::figure::{self, Picture};
 use super::plan::{Plan, PlannedClaim, Request, Run, TestbedRun};
 use super::real::RealRun;
@@ -31,7 +33,7 @@ pub struct Session {
 }
 
 /// What a run says of a claim.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Verdict {
     /// All of its rules hold.
@@ -45,7 +47,7 @@ pub enum Verdict {
 }
 
 /// Remarks that are written in the file of claims. Figures in them are of the runs of that day, and not of this run.
-#[derive(Clone, Debug, Default, Serialize)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct Remarks {
     /// The path of the file.
     pub file: String,
@@ -54,7 +56,7 @@ pub struct Remarks {
     /// Where the experiment differs from the paper's.
     pub deviations: Vec<String>,
     /// Why the claim did not hold, as far as that is known; only if it does not hold in this run either.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cause: Option<String>,
 }
 
@@ -67,8 +69,37 @@ impl Remarks {
     }
 }
 
-/// The verdict on a claim. The fields are part of the format of `claims.json`, which is stable.
-#[derive(Clone, Debug, Serialize)]
+/// A redrawn figure of a claim, with everything that a page needs to draw it.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct DrawnFigure {
+    /// The name of the figure in the file of claims.
+    pub name: String,
+    /// The name of the picture's file.
+    pub file: String,
+    /// Whether the paper's own numbers are in it.
+    pub is_over_published: bool,
+    pub(crate) picture: Picture,
+}
+
+/// A paper whose claims were run.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct PaperResult {
+    /// The name, as claims have it in `system`.
+    pub name: String,
+    /// Its title.
+    pub title: String,
+    /// Where it can be found.
+    pub source: String,
+    /// Which of the authors' numbers are public; may be empty.
+    #[serde(default)]
+    pub numbers: String,
+    /// Its figures in its order; empty if the file of claims has none.
+    #[serde(default)]
+    pub originals: Vec<Original>,
+}
+
+/// The verdict on a claim. The fields are part of the format of `claims.json`.
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct ClaimResult {
     /// The name of the claim, as `--claim` accepts it.
     pub id: String,
@@ -104,16 +135,16 @@ pub struct ClaimResult {
     pub points_not_tried: u64,
     /// Warnings about the numbers, such as unfinished messages.
     pub warnings: Vec<String>,
-    /// The files of the redrawn figures.
-    pub figures: Vec<String>,
+    /// Whether sizes were reduced by `--quick`.
+    pub quick: bool,
+    /// The redrawn figures.
+    pub figures: Vec<DrawnFigure>,
     /// The directories of the runs' own results.
     pub results: Vec<String>,
-    #[serde(skip)]
-    pub(crate) charts: Vec<Picture>,
 }
 
 /// The verdicts on all claims, which are written to `claims.json`.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct ClaimResults {
     /// The verdicts, in the order of the request.
     pub claims: Vec<ClaimResult>,
@@ -124,9 +155,9 @@ pub struct ClaimResults {
     /// The elapsed real time of all runs, in seconds.
     pub wall_s: f64,
     /// The version of Rackweave that ran the claims.
-    pub version: &'static str,
-    #[serde(skip)]
-    pub(crate) titles: Vec<(String, String)>,
+    pub version: String,
+    /// The papers of the claims.
+    pub papers: Vec<PaperResult>,
 }
 
 /// Why a run of claims was aborted.
@@ -235,10 +266,10 @@ impl Session {
             quick: self.quick,
             interrupted: self.is_cancelled(),
             wall_s: began.elapsed().as_secs_f64(),
-            version: env!("CARGO_PKG_VERSION"),
-            titles: self.plan.titles.clone(),
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+            papers: self.plan.papers.clone(),
         };
-        out.write_all(&results.files(command))?;
+        results.write(out, command)?;
         Ok(results)
     }
 
@@ -387,19 +418,19 @@ impl Session {
                 }
             });
         }
-        let mut charts = Vec::new();
+        let mut figures = Vec::new();
         for figure in claim.figures.iter().filter(|_| runnable) {
             let run = planned.run_of(figure.scenario.as_deref());
             match figure::draw(figure, &points[run], &self.points_of(run, &runs[run])) {
-                Ok(drawn) => charts.extend(
-                    drawn
-                        .into_iter()
-                        .map(|(name, chart)| (format!("{}-{name}.svg", claim.id), chart)),
-                ),
+                Ok(drawn) => figures.extend(drawn.into_iter().map(|(name, picture)| DrawnFigure {
+                    name: figure.name.clone(),
+                    file: format!("{}-{name}.svg", claim.id),
+                    is_over_published: is_over_published(figure, &picture),
+                    picture,
+                })),
                 Err(why) => warnings.push(format!("figure `{}`: {why}", figure.name)),
             }
         }
-        let (figures, charts) = charts.into_iter().unzip();
         let used = || planned.runs.values().map(|run| &runs[*run]);
         let seconds = used().flat_map(|run| &run.points).map(|point| point.summary.cpu_s).sum();
         warnings.extend(used().flat_map(|run| run.warnings().chain(run.remarks(Weight::Note))));
@@ -448,16 +479,16 @@ impl Session {
             scenario: planned.scenario.clone(),
             seconds,
             remarks,
-            notes: planned.notes.clone(),
+            notes: planned.notes.iter().cloned().chain(machine(used())).collect(),
             points_not_tried,
             warnings,
+            quick: self.quick,
             figures,
             results: planned
                 .runs
                 .values()
                 .map(|run| format!("{RUNS}/{}", self.plan.runs[*run].name))
                 .collect(),
-            charts,
         }
     }
 
@@ -471,15 +502,43 @@ impl Session {
     }
 }
 
+/// Returns whether a picture has lines of the paper's own numbers.
+fn is_over_published(figure: &Figure, picture: &Picture) -> bool {
+    let is_published = |label: &str| {
+        figure.published.iter().any(|line| line.name == label)
+            || figure.lines.iter().any(|line| line.published && line.name == label)
+    };
+    picture.series().iter().any(|line| is_published(&line.label))
+}
+
+/// Says what the hosts of real runs got of their machine; nothing of simulated runs.
+fn machine<'a>(runs: impl Iterator<Item = &'a Results>) -> Option<String> {
+    let points = runs.flat_map(|run| &run.points);
+    let shares: Vec<(&str, &MachineShare)> =
+        points.filter_map(|point| Some((&*point.label, point.summary.machine.as_ref()?))).collect();
+    let busy = shares.iter().filter(|(_, share)| share.busy().is_some()).count();
+    let (label, worst) = shares.iter().max_by(|a, b| a.1.lacking().total_cmp(&b.1.lacking()))?;
+    Some(format!(
+        "{busy} of {} real runs were on a busy machine (more than {:.0} % of the time without a processor, or a late switch); \
+         in the worst, {label}, {}",
+        shares.len(),
+        MOST_LACKING * 100.0,
+        worst.describe(),
+    ))
+}
+
 fn points(run: &Run, results: &Results) -> Points {
     let mut summaries = vec![None; run.keys.len()];
     let mut failures = vec![None; run.keys.len()];
+    let mut busy = vec![None; run.keys.len()];
     for point in &results.points {
-        let failed = point.summary.warning();
+        let failed = point.summary.missing_in_numbers();
         failures[point.index] = failed.map(|warning| format!("{}: {warning}", point.label));
+        let machine = point.summary.machine.as_ref().and_then(MachineShare::busy);
+        busy[point.index] = machine.map(|why| format!("{}: {why}", point.label));
         summaries[point.index] = serde_json::to_value(&point.summary).ok();
     }
-    Points { keys: run.keys.clone(), summaries, failures }
+    Points { keys: run.keys.clone(), summaries, failures, busy }
 }
 
 /// Returns what a run says of a claim, what was measured, and why.
@@ -534,7 +593,7 @@ mod tests {
 
     fn ruling(decides: bool, holds: Option<bool>) -> Ruling {
         let (rule, here) = ("so".to_owned(), "1 < 2".to_owned());
-        Ruling { rule, holds, decides, here, paper_ratio: None, checks: Vec::new() }
+        Ruling { rule, holds, decides, set: None, here, paper_ratio: None, checks: Vec::new() }
     }
 
     #[test]

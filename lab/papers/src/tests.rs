@@ -16,8 +16,9 @@ fn rule(text: &str) -> Rule {
 /// Returns points where Homa's goodput falls with the number of senders and NDP's does not. Homa's last point is
 /// unfinished.
 fn points() -> Points {
-    let (keys, failures) = (Vec::new(), vec![None; 6]);
-    let mut points = Points { keys, summaries: Vec::new(), failures };
+    let none = || vec![None; 6];
+    let mut points =
+        Points { keys: Vec::new(), summaries: Vec::new(), failures: none(), busy: none() };
     for (transport, senders, goodput, p99) in [
         ("homa", 1, 0.9, json!(100.0)),
         ("homa", 10, 0.8, json!(200.0)),
@@ -105,6 +106,19 @@ fn cases_of_the_left_side_can_meet_one_point_on_the_right() {
     );
     assert_eq!((each.holds, each.checks.len()), (Some(true), 2));
     assert!(each.checks.iter().all(|check| check.right == 0.9));
+}
+
+#[test]
+fn the_value_of_a_key_can_be_added_to_the_right_side() {
+    let text = "for_each = 'workload.senders'\n\
+         left = { metric = 'latency_us.p99', of = { transport = 'ndp' } }\nis = '<='\n\
+         right = { metric = 'latency_us.p99', of = { transport = 'ndp', workload.senders = 1 }, times = 0.9, plus = 'workload.senders' }";
+    let sides: Vec<(f64, f64)> =
+        apply(text).checks.iter().map(|check| (check.left, check.right)).collect();
+    assert_eq!(sides, [(110.0, 100.0), (120.0, 109.0), (130.0, 199.0)]);
+    let alone = text.replace("for_each = 'workload.senders'\n", "");
+    let error = Paper::parse("x.toml", &file(&alone), None).unwrap_err().to_string();
+    assert!(error.contains("`plus` needs `workload.senders` in `for_each`"), "{error}");
 }
 
 #[test]
@@ -251,6 +265,38 @@ fn no_rule_holds_by_its_remaining_messages() {
 }
 
 #[test]
+fn a_busy_machine_decides_nothing_but_counts() {
+    let of_homa = |over: &str, is: &str, right: f64| {
+        rule(&format!(
+            "left = {{ metric = 'goodput_gbps', of = {{ transport = 'homa' }}, over = '{over}' }}\n\
+             is = '{is}'\nright = {{ value = {right:?} }}"
+        ))
+    };
+    let mut points = points();
+    let holds = |points: &Points, over, is, right| {
+        rule::apply(&of_homa(over, is, right), points).unwrap().holds
+    };
+    points.busy[0] = Some("homa: host 3 waited".into());
+    // Neither what would hold nor what would fail.
+    assert_eq!(holds(&points, "max", "<", 1.0), None);
+    assert_eq!(holds(&points, "max", ">", 1.0), None);
+    let ruling = rule::apply(&of_homa("max", "<", 1.0), &points).unwrap();
+    assert!(
+        ruling.here.ends_with(", but the machine was busy: homa: host 3 waited"),
+        "{}",
+        ruling.here
+    );
+    assert_eq!(holds(&points, "max", "==", 0.9), Some(true), "a count is a count");
+    // The median of three is among the two of a quiet machine, until two are of a busy one.
+    assert_eq!(holds(&points, "median", "<", 0.85), Some(true));
+    points.busy[1] = points.busy[0].clone();
+    assert_eq!(holds(&points, "median", "<", 0.85), None);
+    points.busy = vec![None; 6];
+    points.busy[3] = Some("ndp: of another side".into());
+    assert_eq!(holds(&points, "median", "<", 0.85), Some(true));
+}
+
+#[test]
 fn a_rule_about_something_missing_is_an_error_that_names_it() {
     for (left, named) in [
         (
@@ -281,7 +327,7 @@ fn file(rule: &str) -> String {
     format!(
         "paper = 'x'\ntitle = 'X'\nsource = 'nowhere'\n[scenarios.incast]\nfile = 'incast'\n\
          [[claims]]\nid = 'x-one'\nclaim = 'c'\nsource = 's'\npaper = 'p'\nholds_when = 'h'\n\
-         scenario = 'incast'\n[[claims.rules]]\nsay = 'so'\n{rule}\n"
+         scenario = 'incast'\n[[claims.rules]]\nsay = 'so'\nset = 'before'\n{rule}\n"
     )
 }
 
@@ -332,7 +378,16 @@ fn errors_in_a_file_name_the_mistake_and_its_place() {
             "claim `x-one`: figure `f`: `goodput` is no metric",
         ),
         (file("left = { value = nan }\nis = '<'\nright = { value = 1 }"), "are finite"),
+        (file(RULE).replace("set = 'before'", ""), "it decides: `set` says"),
         (file(RULE).replace("x-one", "../x"), "a name has letters"),
+        (
+            file(RULE) + "[[originals]]\nplace = 'figure 1'\ntitle = 'T'\nhere = ['x-one/f']\n",
+            "x.toml, [[originals]] figure 1, \"T\": claim `x-one` has no figure `f`",
+        ),
+        (
+            file(RULE) + "[[originals]]\nplace = 'figure 1'\ntitle = 'T'\n",
+            "neither `here` nor a `note`",
+        ),
         (file(RULE) + &file(RULE)[file(RULE).find("[[claims]]").unwrap()..], "another claim"),
         ("paper = 3".into(), "invalid type"),
     ] {

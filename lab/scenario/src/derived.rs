@@ -196,7 +196,35 @@ impl Parameter {
     }
 }
 
-/// Compares a transport's configuration with the one that has only defaults. The keys are below `path`.
+impl Parameter {
+    /// The values of TOML that a search tries. The default is one of them, for scenarios that set another value.
+    #[must_use]
+    pub fn candidates(&self) -> Vec<String> {
+        let mut all: Vec<String> = match self.grid {
+            Grid::None => Vec::new(),
+            Grid::Values(values) => values.iter().map(|&value| value.to_owned()).collect(),
+            Grid::Factors(factors) => {
+                let own = (self.value != self.default).then_some(&1.0);
+                own.into_iter().chain(factors).map(|x| self.amount.times(*x).to_toml()).collect()
+            }
+        };
+        all.dedup();
+        all
+    }
+}
+
+/// The keys of a transport whose parameters a scenario's own are compared with: none, so that all have their defaults. Keys whose profiles
+/// are transports of their own have a method of this name that keeps the profile.
+pub(crate) trait Baseline: Default {
+    /// Returns these keys.
+    fn baseline(&self) -> Self {
+        Self::default()
+    }
+}
+
+impl<K: Default> Baseline for K {}
+
+/// Compares a transport's configuration with its [`Baseline`]. The keys are below `path`.
 pub(crate) fn compare<C>(
     path: &str,
     rules: &[Rule<C>],

@@ -10,7 +10,7 @@ use serde::de::{Deserializer, Error};
 use serde::ser::Serializer;
 use serde::{Deserialize, Serialize};
 
-use super::file::read_at_most;
+use super::file::read_named;
 use super::problem::Problem;
 use super::source::Sources;
 use super::tree::{Entry, Node, Origin, Table, Value, parse_document};
@@ -389,7 +389,7 @@ fn read_table(path: &Path, sources: &mut Sources, origin: Origin) -> Result<Node
     let cannot = |sources: &Sources, message: String| {
         Err(sources.error(&message, "this file", origin).with_help(help))
     };
-    let bytes = match read_at_most(path, MAX_FILE_BYTES) {
+    let bytes = match read_named(path, MAX_FILE_BYTES) {
         Ok(Some(bytes)) => bytes,
         Ok(None) => {
             let message =

@@ -31,6 +31,9 @@ pub struct Measure {
     /// Simulated time that ends the run, as do 50 million packets under way ("packet limit").
     /// Default: `"10 s"`.
     time_limit: Unit<Span>,
+    /// Hops of packets that end the run, on any machine alike. Default: `"unlimited"`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    hop_limit: Option<Count>,
     /// `"count"`, or `"leave out"`: see below. Default: `"count"`.
     pub unfinished: Unfinished,
     /// Load until all measured messages have ended (`"continue"`) or started (`"stop"`, which
@@ -93,6 +96,7 @@ impl Default for Measure {
             duration: None,
             queues_from: None,
             time_limit: Unit(time_limit),
+            hop_limit: None,
             unfinished: Unfinished::Count,
             load_after: LoadAfter::Continue,
             sample_every: Unit(sample_every),
@@ -185,6 +189,7 @@ impl Measure {
         config.duration = duration;
         config.ports_from = ports_from;
         config.time_limit = self.time_limit.0;
+        config.hop_limit = self.hop_limit.and_then(|count| count.0).unwrap_or(u64::MAX);
         config.sample_every = self.sample_every.0;
         config.verify = self.verify;
         config.capture = capture;

@@ -1,5 +1,7 @@
 //! Handling of `[sweep]` and `--set`: from one tree to the trees of all points.
 
+use std::collections::BTreeSet;
+
 use super::source::Sources;
 use super::tree::{Entry, Node, Origin, Table, Value, parse_value};
 use crate::error::ScenarioError;
@@ -81,7 +83,9 @@ fn read_axes(
                     }
                 });
                 let steps = steps.collect::<Result<_, _>>()?;
-                axes.push(Axis { key, key_origin, steps });
+                let axis = Axis { key, key_origin, steps };
+                refuse_equal_steps(&axis, sources)?;
+                axes.push(axis);
             }
             Value::Table(inner) => read_axes(inner, &key, axes, sources)?,
             _ => {
@@ -103,6 +107,25 @@ fn read_axes(
             Err(sources.error(&message, "again here", again.key_origin).with_help(help))
         }
     }
+}
+
+/// Returns the assignments of a step, as its file could have them.
+fn text_of(step: &[Assignment]) -> String {
+    let sets = step.iter().map(|set| format!("{} = {}", set.key, set.node.to_toml()));
+    sets.collect::<Vec<_>>().join(", ")
+}
+
+/// Refuses a value that is there twice: its points would be one run, counted as two.
+fn refuse_equal_steps(axis: &Axis, sources: &Sources) -> Result<(), ScenarioError> {
+    let texts: Vec<String> = axis.steps.iter().map(|step| text_of(step)).collect();
+    let mut seen = BTreeSet::new();
+    let Some(again) = texts.iter().position(|text| !seen.insert(text)) else { return Ok(()) };
+    let Some(set) = axis.steps[again].first() else { return Ok(()) };
+    let message = match axis.key.as_str() {
+        CASES => format!("two cases are the same: {}", texts[again]),
+        key => format!("the sweep over `{key}` has the value {} twice", set.node.to_toml()),
+    };
+    Err(sources.error(&message, "again here", set.node.origin))
 }
 
 /// Returns an assignment of a key that another axis sets too.
@@ -177,6 +200,11 @@ pub fn apply_set(
         step.retain(|set| set.key != key && !set.key.starts_with(&below));
     }
     axes.retain(|axis| axis.steps.iter().any(|step| !step.is_empty()));
+    // Cases that differed in this key only are one now.
+    for axis in axes.iter_mut().filter(|axis| axis.key == CASES) {
+        let mut seen = BTreeSet::new();
+        axis.steps.retain(|step| seen.insert(text_of(step)));
+    }
     root.set(&parts, key_origin, node).map_err(|error| {
         let message = format!("`{key}` can't be set: `{}` is not a table", error.at);
         sources.error(&message, "this key", key_origin)

@@ -22,7 +22,7 @@ use rackweave_transport::TransportConfig;
 use self::datagram::DatagramKeys;
 use self::dcpim::DcPimKeys;
 pub use self::external::{
-    Congestion, External, PlugInError, Plugin, plug_in, plugins, refused_name,
+    Congestion, External, KeysError, PlugInError, Plugin, plug_in, plugins, refused_name,
 };
 use self::homa::HomaKeys;
 use self::oracle::OracleKeys;
@@ -35,7 +35,7 @@ use self::swift::SwiftKeys;
 pub use self::tcp::TcpKeys;
 use self::uet::UetKeys;
 use super::de::{self, DeError};
-use super::derived::{self, Parameter};
+use super::derived::{self, Baseline as _, Parameter};
 use super::fabric::{self, Queues};
 use super::keys::{self, Carried, Choice, Declared as _, Place, is_on_streams, read_label};
 use super::problem::{Problem, SweptKeys};
@@ -119,7 +119,7 @@ macro_rules! transports {
                 })
             }
 
-            /// Compares the configuration with the one that has only defaults. Without one that is valid there is nothing to compare.
+            /// Compares the configuration with its [`Baseline`]. Without one that is valid there is nothing to compare.
             fn parameters(
                 &self,
                 place: Place<'_>,
@@ -130,7 +130,7 @@ macro_rules! transports {
                 Ok(match self {
                     $(Self::$Name(keys) => {
                         let config = keys.resolve(place, fabric, carried)?;
-                        let default = $Keys::default().resolve(place, fabric, carried)?;
+                        let default = $Keys::baseline(keys).resolve(place, fabric, carried)?;
                         let configs = (&config, &default);
                         derived::compare(&path, $Keys::RULES, configs, |key| keys.is_given(key))
                     })+

@@ -13,7 +13,7 @@ use serde::de::Error;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use super::application::{ApplicationKeys, Response, StreamName};
-use super::file::read_at_most;
+use super::file::read_named;
 use super::problem::Problem;
 use super::values::{Share, Unit};
 use crate::error::nearest;
@@ -637,7 +637,7 @@ const MAX_TABLE_BYTES: u64 = 1 << 30;
 
 fn read(key: &str, path: &Path) -> Result<Vec<u8>, Problem> {
     let shown = path.display();
-    match read_at_most(path, MAX_TABLE_BYTES) {
+    match read_named(path, MAX_TABLE_BYTES) {
         Ok(Some(bytes)) => Ok(bytes),
         Ok(None) => {
             Err(Problem::new(key, format!("`{shown}` has more than {MAX_TABLE_BYTES} bytes")))

@@ -1,11 +1,12 @@
 //! Checks that refuse what a machine cannot do before anything is created.
 
 use rackweave_core::{HostId, Kind, MessageId, Refused, Submit, Time, Transport as _, frame};
+use rackweave_lab::offered::surroundings;
 use rackweave_lab::scenario::{NO_COSTS, PointSpec, Scenario};
 use rackweave_lab::study;
 use rackweave_linux::netns::{self, NetnsError};
 use rackweave_sim::Fabric;
-use rackweave_transport::TransportConfig;
+use rackweave_transport::{Part, TransportConfig};
 use rackweave_workload::{Exchange, Pattern, StreamMode, WorkloadConfig};
 
 use super::TestbedError;
@@ -15,6 +16,9 @@ use super::worker::{RpcHeader, longest, longest_request};
 
 /// The longest message in bytes: both ends hold a message in memory as a whole.
 pub(crate) const LONGEST_MESSAGE: u64 = 128 << 20;
+/// A message whose packets say what each packet of a long one costs.
+const LONG_BYTES: u64 = 1 << 20;
+
 /// Returns the refusal of what the testbed does not do, with what can be done instead.
 pub(crate) fn refused(message: impl Into<String>, help: impl Into<String>) -> TestbedError {
     TestbedError::Refused { message: message.into(), help: help.into() }
@@ -189,22 +193,24 @@ fn packets_per_second(
         let gap = stream
             .mean_gap(fabric.host_rate())
             .map_err(|error| refused(error.to_string(), "see [workload] in the scenario"))?;
+        let at = surroundings(stream, fabric)(Part::Request);
         let both_ways = if workload.exchange.response_bytes(1).is_some() { 2.0 } else { 1.0 };
-        let data = match (gap, workload.pattern.sizes()) {
+        sum += match (gap, workload.pattern.sizes()) {
             (Some(gap), Some(sizes)) => {
-                let payload = f64::from(stream.transport.framing().max_payload);
-                let packets = sizes.mean_of(|size| (size as f64 / payload).ceil());
+                let packets = sizes.mean_of(|size| stream.transport.packets_of(size, &at));
                 senders as f64 * packets * both_ways * 1e12 / gap.as_ps() as f64
             }
             // The links limit the rate; for an incast, the receiver's link does.
             _ => {
                 let receivers =
                     if matches!(workload.pattern, Pattern::Incast { .. }) { 1 } else { receivers };
-                senders.min(receivers) as f64 * full_per_second * both_ways
+                let control = stream.transport.control(LONG_BYTES, &at);
+                let data =
+                    stream.transport.packets_of(LONG_BYTES, &at) - control.there - control.back;
+                let for_each = 1.0 + (control.there + control.back) / data;
+                senders.min(receivers) as f64 * full_per_second * both_ways * for_each
             }
         };
-        // Without the bytes for which nothing is sent back, since the estimate is an upper one.
-        sum += data * (1.0 + stream.transport.feedback().packets);
     }
     Ok(sum * links)
 }
@@ -252,10 +258,19 @@ mod tests {
             let point = &scenario.points[0];
             packets_per_second(point, &Fabric::new(&point.config.fabric).unwrap(), 0).unwrap()
         };
-        let homa = packets("homa");
-        for (transport, answered) in [("tcp", 0.6), ("swift", 1.0), ("polo", 1.3)] {
-            let ratio = 2.0 * packets(transport) / homa;
-            assert!((ratio - 1.0 - answered).abs() < 1e-9, "{transport}: {ratio}");
+        // Four receivers with full links, each behind one link.
+        let data = 4.0 * 1e9 / 8.0 / f64::from(frame::wire_bytes(frame::MTU));
+        for (transport, answers, of) in [
+            // 1 MiB in segments of 1460 bytes: each two are acknowledged, and the last one.
+            ("tcp", 360.0, 719.0),
+            ("swift", 719.0, 719.0),
+            // A request to send, tokens beyond the eight free ones, and an acknowledgement.
+            ("phost", 1.0 + 711.0 + 1.0, 719.0),
+            // Grants for packets beyond those of a round trip, which are three.
+            ("homa", 725.0, 728.0),
+        ] {
+            let found = packets(transport) / data - 1.0;
+            assert!((found - answers / of).abs() < 1e-9, "{transport}: {found}, {answers} of {of}");
         }
     }
 

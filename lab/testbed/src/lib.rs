@@ -22,6 +22,7 @@ mod kinds;
 mod point;
 mod process;
 mod protocol;
+mod share;
 mod space;
 pub mod systems;
 mod worker;
@@ -262,6 +263,7 @@ impl Testbed {
             events: 0,
             messages: get(&self.watch.finished_before) + finished,
             simulated: Time::from_ticks(now),
+            is_open_ended: false,
             waiting: 0,
             waiting_for: 0,
             longest: None,
@@ -300,6 +302,7 @@ impl Testbed {
             Ok(Some(ran)) => {
                 let mut result = PointResult::new(index, spec, ran.result, ran.cpu_s);
                 result.summary.doubts = ran.doubts;
+                result.summary.machine = ran.machine;
                 result.capture = Capture::Frames(ran.capture);
                 if let Some((summary, detail)) = ran.study {
                     result.summary.study = summary;

@@ -2,22 +2,19 @@
 
 mod outcome;
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::BTreeMap;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::atomic::Ordering;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::time::Duration;
 
 use rackweave_core::{HostId, Span, Time};
+use rackweave_lab::results::MachineShare;
 use rackweave_lab::scenario::PointSpec;
-use rackweave_lab::study::reduce::job::{self, Job};
-use rackweave_lab::study::reduce::{ReduceConfig, circuits, controller};
+use rackweave_lab::study::reduce::{Control, ControlPlane, Controlled, ReduceConfig, Status};
 use rackweave_lab::study::{Study, StudyDetail, StudySummary};
 use rackweave_linux::Clock;
 use rackweave_linux::sys::{set_ordinary_priority, set_realtime_priority};
-use rackweave_rackless::config::Configuration;
-use rackweave_rackless::control::{Controlled, Controller, Status};
-use rackweave_rackless::demand::JobId;
 use rackweave_sim::Fabric;
 use rackweave_sim::config::{Circuits, FaultKind, FaultPlace};
 use rackweave_sim::result::{End, RunResult};
@@ -34,7 +31,7 @@ use super::protocol::{
     Bind, Command, HostEnd, JobEnd, Role, Setup, SwitchEnd, WireCircuits, WorkerMessage,
 };
 use super::worker::SWITCH_PRIORITY;
-use super::{PointWork, Testbed, TestbedError, space, worker};
+use super::{PointWork, Testbed, TestbedError, share, space, worker};
 
 /// The time from when all workers have read the scenario to the start of the load. In it they bind their addresses and
 /// greet their peers. If it is too short on a busy machine, the workers are started again with four times as much.
@@ -61,6 +58,8 @@ pub(super) struct PointOutcome {
     pub(super) work: PointWork,
     /// Reasons why its numbers may not be trustworthy.
     pub(super) doubts: Vec<String>,
+    /// What its processes got of the machine.
+    pub(super) machine: Option<MachineShare>,
 }
 
 /// A fault that the coordinator applies to a host's process.
@@ -96,12 +95,14 @@ struct PointRun<'a> {
     crashed_at: BTreeMap<u32, u64>,
     host_ends: BTreeMap<u32, HostEnd>,
     /// The control plane of jobs, if the scenario has one.
-    controller: Option<Controller>,
-    /// How far jobs have come, and the jobs that wait for a grant.
+    plane: Option<ControlPlane>,
+    /// How far jobs have come.
     jobs: BTreeMap<u16, JobEnd>,
-    ready: VecDeque<u16>,
     /// When the ports that are dark are lit again, by the clock, once the switch has said so.
     lit: Option<u64>,
+    /// The kernel's counters when the load began, and when it had ended.
+    began: Option<share::Counters>,
+    ended: Option<share::Counters>,
 }
 
 /// The hosts and the switch of a run, as its control plane acts on them.
@@ -113,27 +114,23 @@ struct Bed<'r, 'a> {
 }
 
 impl Controlled for Bed<'_, '_> {
-    fn look(&mut self, ready: &mut VecDeque<JobId>) -> Vec<Status> {
-        ready.extend(self.run.ready.drain(..).map(job::id));
-        let record = |job: &Job| self.run.jobs.get(&job.number).map(JobEnd::record);
-        let jobs = self.reduce.jobs.iter();
-        jobs.map(|job| record(job).unwrap_or_default().status(job)).collect()
+    fn look(&mut self) -> Vec<Status> {
+        self.run.jobs.values().filter_map(|job| job.record().status(job.job)).collect()
     }
 
-    fn grant(&mut self, _now: Time, job: JobId) {
+    fn grant(&mut self, _now: Time, job: u16, slots: u32) {
         if let Some(job) = self.reduce.job_of(job) {
-            self.run.command(Role::Host(job.master.0), &Command::Grant(job.number));
+            let grant = Command::Grant { job: job.number, slots };
+            self.run.command(Role::Host(job.master.0), &grant);
         }
     }
 
-    fn reconfigure(&mut self, to: &Configuration) -> Option<Time> {
-        match self.run.change_circuits(&circuits(to)) {
-            Ok(lit) => Some(lit),
-            Err(error) => {
-                self.failed = Some(error);
-                None
-            }
-        }
+    fn reconfigure(&mut self, to: &Circuits) -> Result<Time, String> {
+        self.run.change_circuits(to).map_err(|error| {
+            let why = error.to_string();
+            self.failed = Some(error);
+            why
+        })
     }
 }
 
@@ -166,7 +163,11 @@ pub(super) fn run(
     let space = if bed.overlay { None } else { Some(space::Space::make(&entry, point)?) };
     let (sender, update) = channel();
     let planned = match &point.study {
-        Study::Reduce(reduce) if reduce.control.is_some() => Some(&**reduce),
+        // Pipes between processes have their own delay, and lose nothing.
+        Study::Reduce(reduce) => reduce.control.as_ref().map(|how| {
+            let how = Control { latency: Span::ZERO, loss: 0.0, ..how.clone() };
+            ControlPlane::new(reduce, how, config)
+        }),
         _ => None,
     };
     let run = PointRun {
@@ -189,10 +190,11 @@ pub(super) fn run(
         host_faults: host_faults(point),
         crashed_at: BTreeMap::new(),
         host_ends: BTreeMap::new(),
-        controller: planned.map(|reduce| controller(reduce, config)),
+        plane: planned,
         jobs: BTreeMap::new(),
-        ready: VecDeque::new(),
         lit: None,
+        began: None,
+        ended: None,
     };
     // The coordinator does little, but must notice the end of a run whose workers leave no processor to others: two
     // testbeds on one machine could go on forever.
@@ -241,6 +243,9 @@ impl PointRun<'_> {
         let (end, ended_at) = loop {
             self.handle_updates(POLL_EVERY)?;
             let now = self.now();
+            if self.began.is_none() && now > Time::ZERO {
+                self.began = Some(share::Counters::read(&self.workers, now));
+            }
             self.apply_faults(now)?;
             self.control(now)?;
             let (wanted, finished) = self.collector.progress();
@@ -257,6 +262,7 @@ impl PointRun<'_> {
                 break (End::TimeLimit, Time::ZERO + limit);
             }
         };
+        self.ended = Some(share::Counters::read(&self.workers, self.now()));
         let mut switch = self.finish()?;
         let capture = std::mem::take(&mut switch.capture);
         Ok(Some(PointOutcome { capture, ..self.result(end, ended_at, &switch) }))
@@ -433,7 +439,6 @@ impl PointRun<'_> {
                 (Role::Host(host), WorkerMessage::Records(records)) => {
                     self.collector.add(host, &records);
                     self.jobs.extend(records.jobs.into_iter().map(|job| (job.job, job)));
-                    self.ready.extend(records.ready);
                 }
                 (Role::Switch, WorkerMessage::Moved(lit)) => self.lit = Some(lit),
                 (Role::Host(host), WorkerMessage::HostEnd(end)) => {
@@ -462,11 +467,11 @@ impl PointRun<'_> {
     fn control(&mut self, now: Time) -> Result<(), TestbedError> {
         let point = self.point;
         let Study::Reduce(reduce) = &point.study else { return Ok(()) };
-        let Some(mut controller) = self.controller.take() else { return Ok(()) };
+        let Some(mut plane) = self.plane.take() else { return Ok(()) };
         let mut bed = Bed { run: self, reduce, failed: None };
-        controller.act(&mut bed, now);
+        plane.act(&mut bed, now);
         let failed = bed.failed;
-        self.controller = Some(controller);
+        self.plane = Some(plane);
         failed.map_or(Ok(()), Err)
     }
 

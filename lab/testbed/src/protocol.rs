@@ -62,8 +62,13 @@ pub(super) enum Command {
     Bind(Bind),
     /// All workers are ready: the host greets its peers.
     Greet,
-    /// The host lets the upload of a job begin whose master it is.
-    Grant(u16),
+    /// The host lets the upload of a job begin whose master it is, with so many slots.
+    Grant {
+        /// The job.
+        job: u16,
+        /// 0: the master adds up.
+        slots: u32,
+    },
     /// The switch changes its circuits, and answers with [`WorkerMessage::Moved`].
     Move(WireCircuits),
     /// The worker sends its last report and ends.
@@ -112,9 +117,6 @@ pub(super) struct Records {
     /// The jobs whose master is at this host.
     #[serde(skip_serializing_if = "Vec::is_empty", default)]
     pub(crate) jobs: Vec<JobEnd>,
-    /// The numbers of jobs that have become ready since the last report, and wait for a grant.
-    #[serde(skip_serializing_if = "Vec::is_empty", default)]
-    pub(super) ready: Vec<u16>,
 }
 
 /// Circuits on their way between processes.

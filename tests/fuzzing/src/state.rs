@@ -4,7 +4,7 @@ use std::fs;
 use std::path::Path;
 use std::sync::OnceLock;
 
-use rackweave_cast::format::{self, FileHeader};
+use rackweave_cast::format::{self, FileHeader, RecordKind};
 use rackweave_cast::sink::{Folder, FolderConfig, Sink as _};
 use rackweave_image::{Manifest, Packing, Progress, Target, TargetConfig, pack};
 use rackweave_linux::endpoint::{MAX_TICKETS, TicketStore};
@@ -52,8 +52,14 @@ fn memory() -> &'static Path {
     if shared.is_dir() { shared } else { Path::new("/tmp") }
 }
 
-fn state_name(end: &str) -> String {
-    format!(".rackweave-cast-{STREAM:032x}.{end}")
+/// The name of the state: all streams of a cast share the upper half of their numbers.
+fn state_name() -> String {
+    format!(".rackweave-cast-{:016x}.state", STREAM >> 64)
+}
+
+/// The name of the table of blocks of the file `a`.
+fn blocks_name() -> String {
+    format!(".rackweave-cast-{}.blocks", &blake3::hash(b"a").to_hex()[..32])
 }
 
 /// What the state of a cast begins with on this machine, from a cast that ends after its first record.
@@ -68,7 +74,7 @@ fn head() -> &'static [u8] {
         format::file(&large_file(), &mut stream);
         sink.put(&stream).expect("a stream's beginning");
         drop(sink);
-        let state = fs::read(folder.path().join(state_name("state"))).expect("its state");
+        let state = fs::read(folder.path().join(state_name())).expect("its state");
         assert!(state.starts_with(CAST_MAGIC), "the format of states has changed");
         state[..CAST_MAGIC.len() + CAST_NUMBERS].to_vec()
     })
@@ -77,8 +83,9 @@ fn head() -> &'static [u8] {
 /// A file that is large enough to be resumed.
 fn large_file() -> FileHeader {
     FileHeader {
+        attributes: None,
         path: b"a".to_vec(),
-        directory: false,
+        kind: RecordKind::File,
         length: Some(10 << 20),
         mode: 0o644,
         mtime_s: 1,
@@ -103,8 +110,8 @@ fn cast(folder: &Path, kind: u8, bytes: &[u8]) -> Option<u64> {
         }
     }
     state.extend_from_slice(input.rest());
-    let written = fs::write(folder.join(state_name("state")), &state)
-        .and_then(|()| fs::write(folder.join(state_name("blocks")), blocks))
+    let written = fs::write(folder.join(state_name()), &state)
+        .and_then(|()| fs::write(folder.join(blocks_name()), blocks))
         .and_then(|()| fs::write(folder.join("a.part"), part))
         .and_then(|()| fs::write(folder.join("b"), part));
     written.ok()?;
@@ -205,8 +212,17 @@ mod tests {
         let large = large_file();
         let short = FileHeader { path: b"b".to_vec(), length: Some(4), ..large.clone() };
         let absent = FileHeader { path: b"c".to_vec(), length: Some(1), ..large.clone() };
-        let directory =
-            FileHeader { path: b"d".to_vec(), directory: true, length: None, ..large.clone() };
+        let directory = FileHeader {
+            path: b"d".to_vec(),
+            kind: RecordKind::Directory,
+            length: None,
+            ..large.clone()
+        };
+        let named = |path: &[u8], kind: RecordKind| {
+            let (path, length) = (path.to_vec(), Some(0));
+            FileHeader { path, kind, length, ..large.clone() }
+        };
+        let link = |path: &[u8], to: &[u8]| named(path, RecordKind::HardLink(to.to_vec()));
         let hash = *blake3::hash(b"abcd").as_bytes();
         let done = entry(b'D', [500, 1, 4], &hash, &short);
         let begun = |at, files, bytes| entry(b'F', [at, files, bytes], &[], &large);
@@ -219,6 +235,12 @@ mod tests {
                 vec![done.clone(), entry(b'D', [800, 2, 5], &[7; 32], &absent)],
                 500,
             ),
+            (
+                "cast_link_absent",
+                vec![done.clone(), entry(b'L', [600, 2, 4], &[], &link(b"l", b"b"))],
+                500,
+            ),
+            ("cast_link_to_itself", vec![entry(b'L', [600, 1, 0], &[], &link(b"a", b"a"))], 0),
             ("cast_done_of_another", vec![entry(b'D', [500, 1, 4], &[7; 32], &short)], 0),
             ("cast_directory_absent", vec![entry(b'P', [400, 1, 0], &[], &directory)], 0),
             ("cast_file", vec![begun(700, 0, 0)], 700),

@@ -1,6 +1,7 @@
 //! `scalable`: TCP whose window shrinks by a share of the bytes that were marked, without an estimate over windows, and else grows by
 //! a segment per round trip. All the rest of TCP, from handshakes to loss recovery, is Rackweave's.
 
+use rackweave::scenario::derived::{Amount, Far, Grid, Rule};
 use rackweave::scenario::item::About;
 use rackweave::scenario::keys::Place;
 use rackweave::scenario::problem::Problem;
@@ -27,6 +28,13 @@ impl Congestion for Keys {
         sources: &[concat!(env!("CARGO_PKG_NAME"), " ", env!("CARGO_PKG_VERSION"))],
     };
     const COUNTS_MARKS: bool = true;
+    const RULES: &'static [Rule<Scalable>] = &[Rule {
+        key: "cut",
+        of: |controller| Some(Amount::Number(controller.cut)),
+        why: "half of the marked bytes",
+        far: Far::NEVER,
+        grid: Grid::Values(&["0.25", "1.0"]), // what `tune` tries
+    }];
 
     fn controller(&self, _: Place<'_>, _: &Fabric) -> Result<Scalable, Problem> {
         let cut = self.cut.map_or(0.5, |share| share.0);
@@ -76,6 +84,11 @@ impl Controller for Scalable {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn its_keys_and_rules_are_used() {
+        rackweave::Plugin::congestion::<Keys>().check().expect("sound");
+    }
 
     #[test]
     fn the_window_shrinks_by_half_of_the_marked_bytes() {

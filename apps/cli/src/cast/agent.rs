@@ -196,7 +196,7 @@ impl Serving<'_> {
                 let Some(mut reply) = self.replies.remove(&session) else { return };
                 let good = error.is_none() && view.receivers.iter().all(is_complete);
                 let outcome = Outcome {
-                    view,
+                    view: view.into(),
                     seconds: engine.clock().now().since(reply.began).as_secs_f64(),
                     spread: reply.spread,
                     link_bytes: engine.stats().sent_bytes - reply.link_bytes,
@@ -298,7 +298,7 @@ fn decide(shared: &Shared, offer: Offer, keyed: bool) -> Decision {
     let shared = Arc::clone(shared);
     Decision::Accept(Box::new(move |cancel| {
         let chosen = chosen.or_else(|| lock(&shared).choose(&offer, keyed));
-        let nobody = || SinkError::Application("no application waits for it any more".to_owned());
+        let nobody = || SinkError::application("no application waits for it any more");
         assign(&shared, chosen.ok_or_else(nobody)?, offer, cancel)
     }))
 }

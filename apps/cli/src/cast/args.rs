@@ -5,8 +5,8 @@ use std::path::PathBuf;
 
 use clap::ValueEnum;
 use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
-use ignore::gitignore::{Gitignore, GitignoreBuilder};
 use miette::miette;
+use rackweave_cast::excludes::Excludes;
 use rackweave_cast::format::is_manifest;
 use rackweave_cast::sink::{
     Comparing, Folder, FolderConfig, Handovers, Manifests, Output, Sink, SinkError,
@@ -44,21 +44,24 @@ pub(crate) struct SendArgs {
     /// All receivers: those of `named`, or the members of the group.
     #[arg(skip)]
     pub(super) to: Vec<SocketAddr>,
-    /// Omit symbolic links, devices and pipes in directories (default: they are an error).
-    #[arg(long)]
-    pub(super) skip_special: bool,
     /// Omit what this pattern of .gitignore matches, such as `*.o` or `/dir/cache/`; may be repeated.
-    #[arg(long, value_name = "PATTERN")]
+    #[arg(long, value_name = "PATTERN", allow_hyphen_values = true)]
     pub(super) exclude: Vec<String>,
     /// Print what would be sent to whom; nothing is sent and no receiver changes anything.
     #[arg(long, short = 'n')]
     pub(super) dry_run: bool,
-    /// With --dry-run: print all names.
-    #[arg(long, short, requires = "dry_run")]
-    pub(super) verbose: bool,
+    /// Print a line for each path that is new, changed, deleted or skipped, with the reason.
+    #[arg(long, short)]
+    pub(super) itemize: bool,
     /// Compare files by their hashes (default: by length and time).
     #[arg(long, short)]
     pub(super) checksum: bool,
+    /// Delete what receivers have in the folders sent and the sender has not (they need --allow-delete).
+    #[arg(long)]
+    pub(super) delete: bool,
+    /// Keep extended attributes `user.*`, and ACLs at receivers that are root.
+    #[arg(long)]
+    pub(super) xattrs: bool,
     /// Send to all members of this group (`receive --group`), found by multicast.
     #[arg(long, value_name = "NAME", conflicts_with = "to", value_parser = group)]
     pub(super) group: Option<String>,
@@ -98,7 +101,7 @@ pub(crate) struct SendArgs {
     /// Controller, one of --fabric's hosts (default: this process).
     #[arg(long, value_name = "ADDR", value_parser = address, requires = "fabric")]
     pub(super) controller: Option<SocketAddr>,
-    /// Without --controller: silence after which an agent is dead.
+    /// Without --controller: silence after which an agent is dead, 80 ms to 750 ms.
     #[arg(long, value_name = "TIME", default_value = "200 ms", conflicts_with = "controller")]
     pub(super) timeout: Span,
     /// Send through this host's agent at this socket (default: only if --fabric's port is taken).
@@ -169,14 +172,9 @@ impl SendArgs {
     }
 
     /// Returns what `--exclude` names.
-    pub(super) fn excluded(&self) -> miette::Result<Gitignore> {
-        let mut builder = GitignoreBuilder::new("");
-        for pattern in &self.exclude {
-            builder
-                .add_line(None, pattern)
-                .map_err(|error| miette!("--exclude {}: {error}", escaped(pattern)))?;
-        }
-        builder.build().map_err(|error| miette!("--exclude: {error}"))
+    pub(super) fn excluded(&self) -> miette::Result<Excludes> {
+        Excludes::new(&self.exclude)
+            .map_err(|error| miette!("--exclude: {}", escaped(&error.to_string())))
     }
 
     /// Rejects invalid combinations of options.
@@ -202,9 +200,11 @@ impl SendArgs {
                 return Err(miette!("{option} has no effect without standard input (`-`)"));
             }
         }
-        if self.is_stdin() && (self.dry_run || self.checksum || !self.exclude.is_empty()) {
+        let flags = [self.dry_run, self.itemize, self.checksum, self.delete, self.xattrs];
+        let for_files = flags.contains(&true) || !self.exclude.is_empty();
+        if self.is_stdin() && for_files {
             return Err(miette!(
-                "--dry-run, --checksum and --exclude are for files, not standard input"
+                "--dry-run, --itemize, --checksum, --delete, --xattrs and --exclude are for files, not standard input"
             ));
         }
         if self.common.fabric.is_none() && self.socket.is_none() {
@@ -261,11 +261,12 @@ impl SendArgs {
             // They are given with --fabric.
             controller: _,
             timeout: _,
-            skip_special,
             exclude,
+            xattrs,
             dry_run,
-            verbose: _,
+            itemize,
             checksum,
+            delete,
             spread,
             rate,
             mtu,
@@ -277,10 +278,12 @@ impl SendArgs {
         let (agent, tcp) = (way == Way::Agent, way == Way::Tcp);
         let refused = [
             ("--fabric", common.fabric.is_some() && !agent),
-            ("--skip-special", *skip_special && !agent),
             ("--exclude", !exclude.is_empty() && !agent),
+            ("--xattrs", *xattrs && !agent),
             ("--dry-run", *dry_run),
+            ("--itemize", *itemize),
             ("--checksum", *checksum),
+            ("--delete", *delete),
             ("--spread", spread.is_some() && !agent),
             ("--rate", rate.is_some() && tcp),
             ("--mtu", mtu.is_some() && tcp),
@@ -359,6 +362,9 @@ pub(crate) struct ReceiveArgs {
     /// Replace existing files.
     #[arg(long)]
     pub(super) overwrite: bool,
+    /// Let senders delete what they do not have in the folders that they send.
+    #[arg(long, conflicts_with_all = ["out", "tcp", "socket"])]
+    pub(super) allow_delete: bool,
     /// fsync files before renaming them into place.
     #[arg(long)]
     pub(super) sync: bool,
@@ -410,6 +416,7 @@ impl ReceiveArgs {
             only: None,
             overwrite: self.overwrite,
             sync: self.sync,
+            allow_delete: self.allow_delete,
             limit: None,
             cancel: Cancel::never(),
             handovers: Handovers::default(),

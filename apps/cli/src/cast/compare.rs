@@ -13,7 +13,7 @@ use rackweave_cast::baseline;
 use rackweave_cast::orca::{Engine, EngineConfig, EngineEvent, SendView};
 use rackweave_cast::source::{Files, Source as _};
 use rackweave_cast::store::Cancel;
-use rackweave_core::{HostId, Span};
+use rackweave_core::{HostId, Rate, Span};
 use rackweave_orca::flow::FlowConfig;
 use rackweave_orca::host::Spread;
 use serde_json::json;
@@ -95,6 +95,9 @@ pub(super) fn send_copies(
     let clock = rackweave_linux::Clock::start();
     let began = clock.now();
     let shares = distribute(&args.to, args.processes as usize);
+    // Each receiver has a session of its own.
+    let max_rate = flow.max_rate.map(|rate| Rate(rate.0 / args.to.len().max(1) as u64));
+    let flow = FlowConfig { max_rate, ..flow };
     let results: Vec<Result<Share, String>> = std::thread::scope(|scope| {
         let threads: Vec<_> = shares
             .iter()

@@ -8,8 +8,10 @@ use rackweave_cast::control::{ControlSocket, answer};
 use rackweave_cast::orca::{Engine, EngineEvent};
 use rackweave_core::{HostId, Span};
 use rackweave_orca::controller::{Controller, ControllerEvent};
+use rackweave_wire::orca::Reason;
 use serde_json::{Value, json};
 
+use super::outcome::why;
 use super::{CommonArgs, fabric, interrupted};
 use crate::shell::{events, exit, status};
 
@@ -20,12 +22,12 @@ use crate::shell::{events, exit, status};
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:\n  \
     rackweave cast control --fabric fabric.toml\n  \
-    rackweave cast control --fabric fabric.toml --timeout \"50 ms\" --key cast.key\n\n\
+    rackweave cast control --fabric fabric.toml --timeout \"100 ms\" --key cast.key\n\n\
     It serves until Ctrl-C. Exit codes: 0 ended by Ctrl-C, 1 the socket failed, 2 wrong usage or file.")]
 pub(crate) struct ControlArgs {
     #[command(flatten)]
     common: CommonArgs,
-    /// Silence after which an agent is dead.
+    /// Silence after which an agent is dead, 80 ms to 750 ms.
     #[arg(long, value_name = "TIME", default_value = "200 ms")]
     timeout: Span,
     /// Path of the control socket for `rackweave cast sessions`.
@@ -39,9 +41,7 @@ pub(crate) fn control(args: &ControlArgs) -> miette::Result<u8> {
         return Err(miette!("a controller needs --fabric FILE: the hosts to control"));
     };
     fabric::check(&place.layout)?;
-    if args.timeout == Span::ZERO {
-        return Err(miette!("--timeout 0: must be above zero"));
-    }
+    fabric::check_timeout(args.timeout)?;
     place.control = Some(args.timeout);
     place.tor = true;
     if let Some(mine) = fabric::place(place, place.me) {
@@ -138,8 +138,19 @@ fn text(event: ControllerEvent, name: &dyn Fn(HostId) -> String) -> String {
             format!("session {:08x}: expired, {} no longer refreshes it\n", session.0, name(sender))
         }
         ControllerEvent::Denied { session, host, reason } => {
-            format!("session {:08x}: {} denied: {reason:?}\n", session.0, name(host))
+            let why = why_denied(reason);
+            format!("session {:08x}: {} cannot join: {why}\n", session.0, name(host))
         }
+    }
+}
+
+/// Returns why a host cannot join a session.
+const fn why_denied(reason: Reason) -> &'static str {
+    match reason {
+        Reason::NoLabel => "the fabric has no such host",
+        Reason::Silent => "its rack has no live agent",
+        Reason::Unknown => "the controller does not know the session",
+        other => why(other),
     }
 }
 
@@ -156,7 +167,7 @@ fn fields(event: ControllerEvent, name: &dyn Fn(HostId) -> String) -> (&'static 
             ("expired", json!({ "session": session, "host": name(sender) }))
         }
         ControllerEvent::Denied { session, host, reason } => {
-            let (session, reason) = (format!("{:08x}", session.0), format!("{reason:?}"));
+            let (session, reason) = (format!("{:08x}", session.0), why_denied(reason));
             ("denied", json!({ "session": session, "host": name(host), "reason": reason }))
         }
     }
@@ -173,4 +184,22 @@ fn summary(controller: &Controller) -> String {
         counters.set_active,
         counters.pings,
     )
+}
+
+#[cfg(test)]
+mod tests {
+    use rackweave_wire::orca::Session;
+
+    use super::*;
+
+    #[test]
+    fn a_denial_is_said_in_words() {
+        let name = |host: HostId| format!("host {}", host.0);
+        let denied =
+            |reason| ControllerEvent::Denied { session: Session(7), host: HostId(3), reason };
+        let said = text(denied(Reason::Silent), &name);
+        assert_eq!(said, "session 00000007: host 3 cannot join: its rack has no live agent\n");
+        let (event, fields) = fields(denied(Reason::NoLabel), &name);
+        assert_eq!((event, &fields["reason"]), ("denied", &json!("the fabric has no such host")));
+    }
 }

@@ -12,7 +12,6 @@ const WAIT: Duration = Duration::from_millis(300);
 
 /// What this host knows about the path to a receiver.
 struct Facts {
-    to: SocketAddr,
     /// The source address, interface and MTU of packets to it, or why there is no route.
     route: Result<(IpAddr, Option<String>, u32), String>,
     /// Source address and interface for the multicast group, or why there is no route.
@@ -37,7 +36,7 @@ impl Facts {
             Ok(path) => (path.display().to_string(), connect_to_own(&path).is_ok()),
             Err(error) => (error.to_string(), false),
         };
-        Self { to, route, group, joined: joined(&igmp), agent }
+        Self { route, group, joined: joined(&igmp), agent }
     }
 
     /// Returns one paragraph; `why` is the result of the probe.
@@ -65,7 +64,7 @@ impl Facts {
             (path, true) => format!("an agent of this host answers at {path}"),
             (path, false) => format!("no agent of this host answers at {path}"),
         };
-        format!("{}: {route}. {multicast}; {joined}; {agent}", self.to)
+        format!("{route}. {multicast}; {joined}; {agent}")
     }
 }
 
@@ -203,7 +202,6 @@ mod tests {
     #[test]
     fn a_paragraph_names_the_route_the_group_and_the_agent() {
         let mut facts = Facts {
-            to: "192.0.2.7:6722".parse().unwrap(),
             route: Ok(("192.0.2.1".parse().unwrap(), Some("eth0".into()), 1500)),
             group: Err("no route".into()),
             joined: Vec::new(),
@@ -211,7 +209,7 @@ mod tests {
         };
         assert_eq!(
             facts.paragraph("why"),
-            "192.0.2.7:6722: why. Packets to it leave from 192.0.2.1 through interface eth0 (MTU 1500). This host has no \
+            "why. Packets to it leave from 192.0.2.1 through interface eth0 (MTU 1500). This host has no \
              route for multicast to 239.255.67.22 (no route); no program of this host has joined the group; no agent of \
              this host answers at /tmp/cast.sock"
         );

@@ -8,10 +8,14 @@ use miette::miette;
 use rackweave_cast::orca::{EngineConfig, FabricPlace};
 use rackweave_core::{HostId, Span};
 use rackweave_lab::scenario::Hosts;
+use rackweave_orca::flow::FlowConfig;
 use rackweave_orca::label::Layout;
 use rackweave_switch::fabric::Fabric;
 
 use super::address;
+
+/// The interval of heartbeats of an agent that is not given another.
+const HEARTBEAT: Span = Span::from_ms(40);
 
 /// Options of an Orca agent.
 #[derive(Clone, Debug, clap::Args)]
@@ -20,7 +24,7 @@ pub(super) struct RackArgs {
     #[arg(long, value_name = "ADDR", value_parser = address, requires = "fabric")]
     pub(super) controller: Option<SocketAddr>,
     /// Interval of heartbeats to the controller.
-    #[arg(long, value_name = "TIME", default_value = "40 ms", requires = "controller")]
+    #[arg(long, value_name = "TIME", default_value_t = HEARTBEAT, requires = "controller")]
     heartbeat: Span,
 }
 
@@ -123,5 +127,38 @@ fn local_host(hosts: &[(HostId, SocketAddr)], shown: &str) -> miette::Result<Hos
             one.0,
             other.0
         )),
+    }
+}
+
+/// Checks a controller's heartbeat timeout.
+pub(super) fn check_timeout(timeout: Span) -> miette::Result<()> {
+    let longest = FlowConfig::default().longest_agent_timeout();
+    let shortest = HEARTBEAT * 2;
+    if timeout < shortest {
+        return Err(miette!(
+            "--timeout: at least {shortest}: agents send a heartbeat each {HEARTBEAT}, and one may be lost"
+        ));
+    }
+    if timeout > longest {
+        return Err(miette!(
+            "--timeout: at most {longest}: receivers lose their patience before an agent is replaced"
+        ));
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_timeout_outlasts_a_lost_heartbeat_and_no_patience() {
+        for (ms, ends) in
+            [(0, false), (10, false), (79, false), (80, true), (750, true), (751, false)]
+        {
+            assert_eq!(check_timeout(Span::from_ms(ms)).is_ok(), ends, "{ms} ms");
+        }
+        let refused = check_timeout(Span::from_ms(1)).unwrap_err().to_string();
+        assert!(refused.starts_with("--timeout: at least 80 ms: "), "{refused}");
     }
 }

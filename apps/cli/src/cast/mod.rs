@@ -8,11 +8,14 @@ mod control;
 mod diagnose;
 mod dry_run;
 mod fabric;
+mod failures;
 mod flow;
+mod items;
 mod outcome;
 mod receive;
 mod send;
 mod sessions;
+mod show;
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, ToSocketAddrs};
 use std::path::PathBuf;
@@ -73,6 +76,8 @@ pub(crate) struct CommonArgs {
 }
 
 pub(crate) fn cast(command: CastCommand) -> miette::Result<u8> {
+    // Folders that are opened for their owner stay open while they are compared. If the system refuses, they may be fewer.
+    let _ = rackweave_linux::sys::raise_open_file_limit();
     // If the system refuses, exceeding the file size limit ends the process, which loses nothing.
     let _ = rackweave_linux::sys::outlive_file_limit();
     match command {

@@ -1,9 +1,12 @@
 //! The result of a transfer, as text and as JSON.
 
+use std::ffi::OsStr;
 use std::net::SocketAddr;
+use std::os::unix::ffi::OsStrExt as _;
 
-use rackweave_cast::orca::{ReceiverProgress, SendView};
-use rackweave_cast::sink::{Comparison, FileDone};
+use rackweave_cast::format::{Delete, Deleted, Deletion, Obstacle, ObstacleKind};
+use rackweave_cast::orca::{CastReceiver, CastView, ReceiverProgress};
+use rackweave_cast::sink::{Comparison, FileDone, SinkError};
 use rackweave_orca::flow::{ReceiverStatus, SlowReason};
 use rackweave_orca::host::Spread;
 use rackweave_wire::orca::Reason;
@@ -13,9 +16,9 @@ use super::args::{ReceiveArgs, SendArgs};
 use crate::shell::{escaped, events, exit, hex, print, rate, size, status};
 
 /// Describes what is kept after an interrupted transfer.
-pub(super) fn interruption(args: &SendArgs, view: &SendView) -> &'static str {
+pub(super) fn interruption(args: &SendArgs, view: &CastView) -> &'static str {
     match args.is_stdin() {
-        _ if view.receivers.iter().all(is_complete) => {
+        _ if view.receivers.iter().all(|it| is_complete(&it.progress)) => {
             "interrupted: all receivers already have everything\n"
         }
         true => "interrupted: a transfer of standard input cannot be resumed\n",
@@ -34,9 +37,8 @@ pub(super) const fn why(reason: Reason) -> &'static str {
     match reason {
         Reason::Left => "the receiver was stopped; it keeps what it has and can resume",
         Reason::Refused => {
-            "the receiver refused the files, and its own messages say why: others with their names exist there (receive --overwrite \
-             replaces them), a directory or a link is in the way, another transfer is writing them, its disk is full, read-only or not \
-             its user's to write, or it takes one file only"
+            "the receiver refused the files, and its own messages say why: something else has one of their names, another transfer is \
+             writing them, its disk is read-only or not its user's to write, or it takes one file only"
         }
         Reason::Busy => "the receiver is taking another stream",
         Reason::Unknown => "the receiver was restarted and did not come back",
@@ -50,6 +52,10 @@ pub(super) const fn why(reason: Reason) -> &'static str {
         Reason::Unresponsive => {
             "the receiver answers, but the application that takes the files from its agent, or its disk, does not: it is stopped, or hangs"
         }
+        Reason::Exists => {
+            "the receiver needs --overwrite: another file has the name of one that is sent"
+        }
+        Reason::Full => "the receiver's disk is full",
     }
 }
 
@@ -62,9 +68,68 @@ pub(super) fn failure(receiver: &ReceiverProgress) -> Option<&'static str> {
     }
 }
 
+/// Returns why a receiver took nothing, the option that helps first; `None` if nothing was in the way.
+pub(super) fn blocked(obstacle: Option<&Obstacle>) -> Option<String> {
+    let Obstacle { kind, path, entries } = obstacle?;
+    let path = escaped(&String::from_utf8_lossy(path));
+    let others = match entries.saturating_sub(1) {
+        0 => String::new(),
+        others => format!(", and at {others} others"),
+    };
+    Some(match kind {
+        ObstacleKind::Exists => {
+            format!(
+                "it needs --overwrite (`cast receive`): another file is at {path}{others}; nothing was sent"
+            )
+        }
+        ObstacleKind::IsDirectory => {
+            format!("a folder is in the way of {path}{others}; nothing was sent")
+        }
+        ObstacleKind::NotDirectory => {
+            format!("a file or a link is in the way of the folder {path}{others}; nothing was sent")
+        }
+        ObstacleKind::Several => {
+            format!(
+                "it takes one file only (`cast receive --out`), and {path} is not it; nothing was sent"
+            )
+        }
+    })
+}
+
+/// Returns why a receiver has not deleted what it was asked to; `None` if it has, or was not asked.
+pub(super) fn undeleted(deletion: &Deletion) -> Option<String> {
+    match deletion {
+        Deletion::Refused => Some(
+            "the receiver does not allow --delete (receive --allow-delete), and got nothing".into(),
+        ),
+        Deletion::Done(deleted) => failures(deleted),
+        Deletion::NotDone(_) => Some(
+            "the receiver had everything and lacks something again: its files were changed meanwhile, and what the sender has not \
+             stays there; run the same command again"
+                .into(),
+        ),
+        Deletion::None => None,
+    }
+}
+
+/// Returns what could not be deleted, and why that may be.
+fn failures(deleted: &Deleted) -> Option<String> {
+    let first = deleted.failures.first().map(|path| escaped(&String::from_utf8_lossy(path)));
+    (deleted.failed > 0).then(|| {
+        let others = match deleted.failed {
+            1 => String::new(),
+            count => format!(" and {} others", count - 1),
+        };
+        format!(
+            "cannot delete {}{others}: not its user's to delete or, in a dry run, to look into, on another file system or mount, or deeper than 200 folders",
+            first.unwrap_or_default()
+        )
+    })
+}
+
 /// The result of a finished transfer.
 pub(super) struct Outcome {
-    pub(super) view: SendView,
+    pub(super) view: CastView,
     pub(super) seconds: f64,
     pub(super) spread: Spread,
     pub(super) link_bytes: u64,
@@ -96,14 +161,32 @@ pub(super) fn state(receiver: &ReceiverProgress) -> String {
             Reason::NoLabel => "no label",
             Reason::Stalled => "unreached",
             Reason::Unresponsive => "unresponsive",
+            Reason::Exists => "refused",
+            Reason::Full => "disk full",
         }
         .into(),
     }
 }
 
+/// Returns what a receiver has deleted.
+pub(super) const fn deleted(deletion: &Deletion) -> Option<&Deleted> {
+    match deletion {
+        Deletion::Done(deleted) | Deletion::NotDone(deleted) => Some(deleted),
+        Deletion::None | Deletion::Refused => None,
+    }
+}
+
+/// Returns why a receiver has not done what was asked, in a few words for JSON; `None` if it has.
+pub(super) fn shortfall(receiver: &CastReceiver) -> Option<String> {
+    let CastReceiver { progress, deletion, obstacle, .. } = receiver;
+    let why = undeleted(deletion).or_else(|| blocked(obstacle.as_ref()));
+    why.or_else(|| failure(progress).map(str::to_owned))
+}
+
 impl Outcome {
     pub(super) fn json(&self) -> serde_json::Value {
-        let receivers = self.view.receivers.iter().map(|receiver| {
+        let receivers = self.view.receivers.iter().map(|it| {
+            let (receiver, deleted) = (&it.progress, deleted(&it.deletion));
             let bytes = receiver.have.saturating_sub(receiver.from);
             let seconds = receiver.seconds.unwrap_or(self.seconds);
             json!({
@@ -113,7 +196,8 @@ impl Outcome {
                 "bits_per_second": (bytes as f64 * 8.0 / seconds.max(1e-9)) as u64,
                 "repair_bytes": receiver.repairs, "mtu": receiver.mtu,
                 "multicast": self.spread == Spread::Multicast && receiver.slow_reason != Some(SlowReason::NoMulticast),
-                "error": failure(receiver),
+                "deleted": deleted.map(|it| it.entries), "not_deleted": deleted.map(|it| it.failed),
+                "error": shortfall(it),
             })
         });
         let summary = &self.view.summary;
@@ -125,10 +209,10 @@ impl Outcome {
         })
     }
 
-    /// Returns a note for each receiver that full packets, or multicast, do not reach.
+    /// Returns a note for each receiver that full packets, multicast or labels do not reach.
     pub(super) fn notes(&self) -> String {
         let mut text = String::new();
-        for receiver in &self.view.receivers {
+        for receiver in self.view.receivers.iter().map(|it| &it.progress) {
             if let Some(mtu) = receiver.mtu {
                 text += &format!(
                     "note: {}: packets of {} bytes do not arrive: --mtu {mtu}; it got copies in smaller ones\n",
@@ -141,14 +225,22 @@ impl Outcome {
                     receiver.address
                 );
             }
+            if receiver.unlabelled {
+                text += &format!(
+                    "note: {}: no label reached it, and it got copies of its own: its rack has no agent (`cast receive --fabric FILE \
+                     --controller ADDR` at one of its hosts), or the controller does not answer\n",
+                    receiver.address
+                );
+            }
         }
         text
     }
 
     pub(super) fn text(&self) -> String {
         let mut text = String::new();
-        let width = self.view.receivers.iter().map(|it| it.address.to_string().len()).max();
-        for receiver in &self.view.receivers {
+        let width =
+            self.view.receivers.iter().map(|it| it.progress.address.to_string().len()).max();
+        for CastReceiver { progress: receiver, deletion, .. } in &self.view.receivers {
             let bytes = receiver.have.saturating_sub(receiver.from);
             let seconds = receiver.seconds.unwrap_or(self.seconds);
             let speed = rate(bytes as f64 * 8.0 / seconds.max(1e-6));
@@ -157,8 +249,9 @@ impl Outcome {
             text += &format!(
                 "{address:width$}  {:8}  {}",
                 state(receiver),
-                match (bytes, receiver.there) {
-                    (0, Some(there)) => format!("sent 0, already there {}", size(there)),
+                match (bytes, receiver.there.unwrap_or(0)) {
+                    (0, 0) if !is_complete(receiver) => "sent 0".to_owned(),
+                    (0, there) => format!("sent 0, already there {}", size(there)),
                     _ => format!(
                         "{} in {seconds:.2} s, {speed}, {} retransmitted",
                         size(bytes),
@@ -169,14 +262,17 @@ impl Outcome {
             if let Some(there) = receiver.there.filter(|there| bytes > 0 && *there > 0) {
                 text += &format!(", already there {}", size(there));
             }
-            if receiver.from > 0 {
+            if let Some(deleted) = deleted(deletion) {
+                text += &format!(", deleted {}", deleted.entries);
+            }
+            if receiver.from > 0 && bytes > 0 {
                 text += &format!(", resumed at {}", size(receiver.from));
             }
             text += "\n";
         }
         let content = self.view.content.max(1);
         let of = self.view.receivers.len();
-        let has_all = |it: &&ReceiverProgress| it.there == Some(self.view.content);
+        let has_all = |it: &&CastReceiver| it.progress.there == Some(self.view.content);
         let there = self.view.receivers.iter().filter(has_all).count();
         if there == of {
             text += &format!(
@@ -186,7 +282,7 @@ impl Outcome {
             return text;
         }
         if there > 0 {
-            text += &format!("already there at {there} of {of} receivers; ");
+            text += &format!("{there} of {of} receivers had everything; ");
         }
         text += &format!(
             "{} by {} in {:.2} s; the sender's link carried {} ({:.2} x the files)\n",
@@ -206,12 +302,17 @@ pub(super) fn report_comparison(
     from: SocketAddr,
     comparison: &Comparison,
 ) -> miette::Result<()> {
-    let Comparison { purpose, files, bytes, lacking_files, lacking_bytes, is_complete } =
-        *comparison;
+    let Comparison { purpose, files, bytes, lacking_files, lacking_bytes, is_complete, .. } =
+        comparison;
+    let refusal = refusal(args, comparison);
+    let deletion = &comparison.deletion;
     if args.common.json {
+        let deleted = deleted(deletion);
         let document = json!({
             "from": from.to_string(), "files": files, "bytes": bytes,
             "lacking_files": lacking_files, "lacking_bytes": lacking_bytes, "dry_run": purpose.dry_run,
+            "deleted": deleted.map(|it| it.entries), "not_deleted": deleted.map(|it| it.failed),
+            "error": refusal.or_else(|| deleted.and_then(failures)),
         });
         let line = events::line("compared", document);
         if args.is_stdout() {
@@ -221,25 +322,73 @@ pub(super) fn report_comparison(
         }
         return Ok(());
     }
+    let mut text = String::new();
+    if let Some(refusal) = refusal {
+        status(&format!("error: {from}: {refusal}\n"));
+        return Ok(());
+    }
     // What is lacking is reported when it has been received.
-    if purpose.dry_run || is_complete {
-        let there = size(bytes - lacking_bytes);
-        let text = match purpose.dry_run {
-            true => format!(
-                "dry run of {from}: {lacking_files} of {files} files ({}) would be sent, already there {there}\n",
-                size(lacking_bytes)
-            ),
-            false => {
-                format!("{from}: nothing to receive, already there {there} in {files} files\n")
-            }
-        };
-        if args.is_stdout() {
-            status(&text);
-        } else {
-            print(&text)?;
+    let there = size(bytes - lacking_bytes);
+    if purpose.dry_run {
+        text += &format!(
+            "dry run of {from}: {lacking_files} of {files} files ({}) would be sent, already there {there}\n",
+            size(*lacking_bytes)
+        );
+    } else if *is_complete && purpose.delete != Delete::Now {
+        text += &format!("{from}: nothing to receive, already there {there} in {files} files\n");
+    }
+    if let Deletion::Done(deleted) = deletion {
+        for path in deleted.paths.iter().filter(|_| args.verbose) {
+            text += &format!("deleted {}\n", escaped(&String::from_utf8_lossy(path)));
+        }
+        let would = if purpose.dry_run { "would delete" } else { "deleted" };
+        text += &format!("{from}: {would} {} files and folders\n", deleted.entries);
+        if let Some(failures) = failures(deleted) {
+            status(&format!("error: {from}: {failures}\n"));
         }
     }
+    if args.is_stdout() {
+        status(&text);
+    } else {
+        print(&text)?;
+    }
     Ok(())
+}
+
+/// Returns why nothing of a cast is taken.
+fn refusal(args: &ReceiveArgs, comparison: &Comparison) -> Option<String> {
+    if comparison.deletion == Deletion::Refused {
+        let text = "the sender asks to delete files here (send --delete), which needs --allow-delete; nothing is received";
+        return Some(text.into());
+    }
+    if let Deletion::NotDone(_) = comparison.deletion {
+        let text = "files of the cast were changed here since all of them were there, and what the sender has not stays";
+        return Some(text.into());
+    }
+    let Obstacle { kind, path, entries } = comparison.obstacle.as_ref()?;
+    let path = match &args.out {
+        Some(out) => out.clone(),
+        None => args.dir.join(OsStr::from_bytes(path)),
+    };
+    let path = escaped(&path.to_string_lossy());
+    let others = match entries.saturating_sub(1) {
+        0 => String::new(),
+        others => format!(", and so do {others} others"),
+    };
+    Some(match kind {
+        ObstacleKind::Exists => {
+            format!(
+                "{path} exists already{others}: --overwrite replaces files; nothing is received"
+            )
+        }
+        ObstacleKind::IsDirectory => {
+            format!("{path} is a directory and cannot be replaced by a file; nothing is received")
+        }
+        ObstacleKind::NotDirectory => {
+            format!("{path} is not a directory, and links are not followed; nothing is received")
+        }
+        ObstacleKind::Several => SinkError::Several.to_string(),
+    })
 }
 
 /// Reports a received stream, or why it failed.

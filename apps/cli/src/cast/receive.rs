@@ -6,9 +6,11 @@ use std::net::{IpAddr, SocketAddr};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use miette::miette;
 use rackweave_cast::control::{KeyProof, ReceiveRequest};
+use rackweave_cast::format::{Delete, Deletion};
 use rackweave_cast::orca::{
     Accept, Decision, Engine, EngineError, EngineEvent, why_receiving_failed,
 };
+use rackweave_cast::sink::Caveats;
 use rackweave_core::{Span, Time};
 use rackweave_wire::orca::{PORT, Reason};
 
@@ -99,6 +101,22 @@ pub(crate) fn receive(args: &ReceiveArgs) -> miette::Result<u8> {
     run(args, &mut engine, &mut show, &interrupted, SUCCESSOR_TIMEOUT)
 }
 
+/// Says in what received files differ from the sender's.
+fn note(from: SocketAddr, caveats: Caveats) {
+    let Caveats { unkept, copied } = caveats;
+    if unkept > 0 {
+        status(&format!(
+            "note: {from}: {unkept} files and folders have not all extended attributes that were sent: only root sets ACLs, nobody \
+             sets others than user.*, and some file systems have none\n"
+        ));
+    }
+    if copied > 0 {
+        status(&format!(
+            "note: {from}: {copied} further names of files are copies: the system refuses hard links there\n"
+        ));
+    }
+}
+
 /// Receives until a signal or, with `--once`, the end of a stream, after which it waits for `successor_timeout` if its sender vanished.
 fn run(
     args: &ReceiveArgs,
@@ -110,6 +128,8 @@ fn run(
     let mut began = Time::ZERO;
     let mut ended = None;
     let mut given_up: Option<(Time, SocketAddr)> = None;
+    // Whether the sender asks to delete once this host has everything.
+    let mut deletes = false;
     loop {
         let until = match engine.turn() {
             Ok(until) => until,
@@ -121,20 +141,34 @@ fn run(
         while let Some(event) = engine.poll_event() {
             match event {
                 EngineEvent::Receiving { .. } => (began, given_up) = (engine.clock().now(), None),
-                EngineEvent::Received { from, bytes, files, .. } => {
+                EngineEvent::Received { from, bytes, files, caveats, .. } => {
                     show.clear();
-                    let seconds = engine.clock().now().since(began).as_secs_f64();
-                    ended = Some(report(args, from, bytes, &files, seconds, None)?);
+                    if !args.common.quiet {
+                        note(from, caveats);
+                    }
+                    let now = engine.clock().now();
+                    let seconds = now.since(began).as_secs_f64();
+                    let code = report(args, from, bytes, &files, seconds, None)?;
+                    match deletes {
+                        true => given_up = args.once.then_some((now + successor_timeout, from)),
+                        false => ended = Some(code),
+                    }
                 }
                 EngineEvent::Compared { from, comparison, .. } => {
                     show.clear();
                     report_comparison(args, from, &comparison)?;
-                    if comparison.is_complete || comparison.purpose.dry_run {
-                        ended = Some(exit::DONE);
-                    } else {
-                        // What is lacking follows.
-                        began = engine.clock().now();
-                        given_up = args.once.then_some((began + successor_timeout, from));
+                    deletes = comparison.purpose.delete == Delete::Later;
+                    let is_last = comparison.is_complete && !deletes;
+                    match comparison.deletion {
+                        _ if comparison.obstacle.is_some() => ended = Some(exit::FAILED),
+                        Deletion::Refused | Deletion::NotDone(_) => ended = Some(exit::FAILED),
+                        Deletion::Done(deleted) if deleted.failed > 0 => ended = Some(exit::FAILED),
+                        _ if is_last || comparison.purpose.dry_run => ended = Some(exit::DONE),
+                        _ => {
+                            // What is lacking follows, or the manifest once more.
+                            began = engine.clock().now();
+                            given_up = args.once.then_some((began + successor_timeout, from));
+                        }
                     }
                 }
                 // The invitation was an old one that was sent again, or its sender was killed at once.
@@ -211,8 +245,9 @@ const fn is_silence(reason: Reason) -> bool {
     matches!(reason, Reason::Silent | Reason::Unknown | Reason::Busy)
 }
 
-/// How long to wait, after the last file, for the sender's acknowledgement. Until then the sender may ask again.
-const LINGER: Span = Span::from_secs(1);
+/// How long to wait, after the last file, for the sender's acknowledgement: as long as a sender has patience with a receiver. Until
+/// then the sender may ask again, and calls a receiver that is gone silent.
+const LINGER: Span = Span::from_secs(3);
 
 /// How long pending writes to a disk may take at the end.
 const WRITE_TIMEOUT: Span = Span::from_secs(10);

@@ -1,30 +1,25 @@
 //! `rackweave cast send`.
 
-use std::io::{IsTerminal as _, Read};
+use std::io::Read;
 use std::net::{IpAddr, SocketAddr};
-use std::path::Path;
 
-use indicatif::{MultiProgress, ProgressBar, ProgressDrawTarget, ProgressStyle};
 use miette::miette;
 use rackweave_cast::control::{KeyProof, SendRequest};
-use rackweave_cast::format::Purpose;
-use rackweave_cast::orca::{
-    Cast, CastConfig, CastView, Engine, FabricPlace, ReceiverProgress, SendView,
-};
-use rackweave_cast::source::{Catalogue as _, Files, Listing, Pipe, Source};
-use rackweave_core::{HostId, Span, Time};
+use rackweave_cast::format::{Delete, Purpose};
+use rackweave_cast::orca::{Cast, CastConfig, Engine, FabricPlace};
+use rackweave_cast::source::{Catalogue as _, Files, Listing, Pipe, Source, Unmatched};
+use rackweave_core::{HostId, Span};
 use rackweave_linux::sys::route_to;
-use rackweave_orca::flow::ReceiverStatus;
 use rackweave_orca::host::Spread;
-use rackweave_wire::orca::Reason;
 
 use super::args::{MethodArg, SendArgs, Way};
 use super::flow::FlowArgs;
-use super::outcome::{Outcome, interruption, is_complete, state, why};
-use super::{agent_client, compare, diagnose, dry_run, fabric};
-use crate::progress::PlainLines;
+use super::items::Names;
+use super::outcome::{Outcome, interruption};
+use super::show::Show;
+use super::{agent_client, compare, diagnose, dry_run, fabric, failures};
 use crate::shell::signal::Interrupt;
-use crate::shell::{escaped, events, exit, print, rate, size, status};
+use crate::shell::{escaped, events, exit, print, status};
 
 /// How long members of a group may take to answer.
 const QUERY_TIMEOUT: Span = Span::from_ms(80);
@@ -183,17 +178,22 @@ fn send_to(args: &SendArgs, interrupted: &Interrupt) -> miette::Result<u8> {
             (reach.spread, reach.by_unicast)
         }
     };
-    let names: Vec<(String, u64)> = match &listing {
-        Some(listing) if args.dry_run => names(listing),
-        _ => Vec::new(),
-    };
-    let purpose = Purpose { dry_run: args.dry_run, checksum: args.checksum };
+    let itemize = args.dry_run || args.itemize;
+    let names = listing.as_ref().filter(|_| itemize).map(Names::new).unwrap_or_default();
+    let delete = if args.delete { Delete::Later } else { Delete::Never };
+    let (dry_run, checksum) = (args.dry_run, args.checksum);
+    let purpose = Purpose { dry_run, checksum, itemize, delete };
     let config = CastConfig { spread, by_unicast, flow, purpose };
     let cast = match listing {
-        Some(listing) => Cast::files(&mut engine, Box::new(listing), &hosts, config),
+        // With --checksum all files are read before anything is sent.
+        Some(listing) => {
+            interrupted.ends_during(|| Cast::files(&mut engine, Box::new(listing), &hosts, config))
+        }
         None => Cast::stream(&mut engine, pipe(args)?, &hosts, config),
     };
-    let cast = cast.map_err(|error| miette!("{error}"))?;
+    let cast = cast.map_err(|error| miette!("{}", escaped(&error.to_string())))?;
+    let waker = engine.waker();
+    interrupted.on_first(move || waker.wake());
     run(args, &mut engine, (cast, &names), spread, interrupted)
 }
 
@@ -214,10 +214,8 @@ fn join_fabric(args: &SendArgs, place: &mut FabricPlace) -> miette::Result<()> {
     place.tor = true;
     match args.controller {
         Some(address) => place.controller = Some(fabric::find(place, address)?),
-        None if args.timeout == Span::ZERO => {
-            return Err(miette!("--timeout 0: must be above zero"));
-        }
         None => {
+            fabric::check_timeout(args.timeout)?;
             place.control = Some(args.timeout);
             // For receivers in its own rack this host is the agent that holds the labels.
             place.heartbeat = (!leaves_rack).then_some(args.timeout / 5 + Span::TICK);
@@ -256,47 +254,53 @@ fn listing(args: &SendArgs) -> miette::Result<Option<Listing>> {
     if args.is_stdin() {
         return Ok(None);
     }
-    let excluded = args.excluded()?;
-    let is_excluded = |name: &Path, is_dir| excluded.matched(name, is_dir).is_ignore();
-    let listing = Listing::without(&args.files, &is_excluded)
+    let listing = Listing::list(&args.files, &args.excluded()?, args.xattrs)
         .map_err(|error| miette!("{}", escaped(&error.to_string())))?;
-    if let Some(first) = listing.skipped().first()
-        && !args.skip_special
-    {
-        let others = match listing.skipped().len() - 1 {
-            0 => String::new(),
-            others => format!(", and {others} others"),
-        };
+    if args.delete && listing.headers().iter().all(|header| !header.is_directory()) {
         return Err(miette!(
-            help = "--skip-special sends everything else",
-            "{} is a symbolic link or a special file, which cannot be sent{others}",
+            "--delete: no folder is sent, and only in folders anything is deleted"
+        ));
+    }
+    for Unmatched { pattern, meant } in listing.unmatched() {
+        let meant = meant.as_ref().map_or(String::new(), |meant| {
+            format!(
+                "; a path in a pattern begins in the folder above what is sent: {meant:?} matches"
+            )
+        });
+        status(&format!("note: --exclude {pattern:?} matches nothing{meant}\n"));
+    }
+    if let Some(first) = listing.with_special_bits().first() {
+        let count = listing.with_special_bits().len();
+        status(&format!(
+            "note: setuid, setgid and sticky bits are not sent: {} files and folders have some, {} first\n",
+            count,
             escaped(&first.to_string_lossy())
         ));
     }
-    for path in listing.skipped() {
+    if let Some(first) = listing.with_too_many_attributes().first() {
         status(&format!(
-            "note: {} is a symbolic link or a special file and is not sent\n",
-            escaped(&path.to_string_lossy())
+            "note: more than 256 KiB of extended attributes are not sent: {} files and folders have them, {} first\n",
+            listing.with_too_many_attributes().len(),
+            escaped(&first.to_string_lossy())
+        ));
+    }
+    if let Some(first) = listing.skipped().first() {
+        status(&format!(
+            "note: devices, pipes and sockets are not sent: the folders have {}, {} first\n",
+            listing.skipped().len(),
+            escaped(&first.path.to_string_lossy())
         ));
     }
     Ok(Some(listing))
 }
 
-/// Returns the names and lengths of the files, for people.
-fn names(listing: &Listing) -> Vec<(String, u64)> {
-    let headers = listing.headers();
-    let name = |path: &[u8]| escaped(&String::from_utf8_lossy(path));
-    headers.iter().map(|it| (name(&it.path), it.length.unwrap_or(0))).collect()
-}
-
 fn run(
     args: &SendArgs,
     engine: &mut Engine,
-    (mut cast, names): (Cast, &[(String, u64)]),
+    (mut cast, names): (Cast, &Names),
     spread: Spread,
     interrupted: &Interrupt,
 ) -> miette::Result<u8> {
-    let keyed = args.common.key.is_some();
     let shown = !args.common.quiet && !args.common.json;
     let began = engine.clock().now();
     let mut show = Show::new(shown, args, began);
@@ -329,18 +333,23 @@ fn run(
     // The last turn sends the closing packets.
     let _ = engine.turn();
     show.end();
-    let CastView { sent: view, lacking } = cast.view(engine);
+    let view = cast.view(engine);
     if args.dry_run && !stopped {
-        return dry_run::report(args, &view, &lacking, names);
+        let failures = failures::all(args, engine, &view);
+        return dry_run::report(args, &view, names, &failures);
     }
     let error = cast.take_error();
-    let outcome = Outcome { view, seconds, spread, link_bytes: engine.stats().sent_bytes };
+    let link_bytes = engine.stats().sent_bytes;
+    let outcome = Outcome { view, seconds, spread, link_bytes };
+    let receivers = &outcome.view.receivers;
     let mut code = if args.common.json {
-        events::emit("result", outcome.json())?
+        let items = if args.itemize { names.events(receivers, false)? } else { exit::DONE };
+        items.max(events::emit("result", outcome.json())?)
     } else if args.common.quiet {
         exit::DONE
     } else {
-        print(&outcome.text())?
+        let items = args.itemize.then(|| names.lines(receivers, false, true));
+        print(&(items.unwrap_or_default() + &outcome.text()))?
     };
     if !args.common.quiet {
         status(&outcome.notes());
@@ -353,195 +362,11 @@ fn run(
         status(interruption(args, &outcome.view));
         return Ok(exit::INTERRUPTED);
     }
-    for (to, receiver) in args.to.iter().zip(&outcome.view.receivers) {
-        if is_complete(receiver) {
-            continue;
+    for (to, text) in args.to.iter().zip(failures::all(args, engine, &outcome.view)) {
+        if let Some(text) = text {
+            code = exit::FAILED;
+            status(&format!("error: {to}: {text}\n"));
         }
-        code = exit::FAILED;
-        let ReceiverStatus::Lost(reason) = receiver.status else {
-            status(&format!("error: {to}: the transfer ended before it had everything\n"));
-            continue;
-        };
-        let never = receiver.have == 0 && receiver.from == 0;
-        let text = match reason {
-            Reason::Silent if never => {
-                let answered = diagnose::Answered {
-                    other_key: engine.has_other_key(receiver.host),
-                    from: engine.foreign(),
-                };
-                diagnose::silent(receiver.address, keyed, &answered)
-            }
-            Reason::Silent if engine.has_other_key(receiver.host) => format!(
-                "{}: {}, and it, or another in its place, has answered that it has another key, or that only one of the two has one",
-                receiver.address,
-                why(reason)
-            ),
-            _ => format!("{}: {}", receiver.address, why(reason)),
-        };
-        let text = text + &again(args, receiver, reason);
-        status(&format!("error: {text}\n"));
     }
     Ok(code)
-}
-
-/// Returns what to do for a receiver that was lost: nothing that it has is sent again.
-fn again(args: &SendArgs, receiver: &ReceiverProgress, reason: Reason) -> String {
-    let returns = matches!(reason, Reason::Silent | Reason::Unknown | Reason::Left);
-    let has = receiver.there.unwrap_or(0) + receiver.have;
-    match returns && has > 0 && !args.is_stdin() {
-        true => format!("; run the same command again: it goes on at {}", size(has)),
-        false => String::new(),
-    }
-}
-
-/// Progress: on a terminal a bar for each receiver and one for all, elsewhere a line now and then.
-struct Show {
-    bars: Vec<(SocketAddr, ProgressBar)>,
-    total: Option<ProgressBar>,
-    all: Option<MultiProgress>,
-    lines: Option<PlainLines>,
-    began: Time,
-    next: Time,
-}
-
-/// The largest number of bars of receivers. The one for all counts further receivers too.
-const BARS: usize = 32;
-
-impl Show {
-    fn new(wanted: bool, args: &SendArgs, began: Time) -> Self {
-        let (mut bars, mut total, mut all, mut lines) = (Vec::new(), None, None, None);
-        if wanted && std::io::stderr().is_terminal() {
-            let multi = MultiProgress::with_draw_target(ProgressDrawTarget::stderr());
-            let add = |name: String| {
-                let bar = multi.add(ProgressBar::new(1));
-                let style = "{prefix:22} {bar:20} {percent:>3}%  {wide_msg}";
-                if let Ok(style) = ProgressStyle::with_template(style) {
-                    bar.set_style(style);
-                }
-                bar.set_prefix(name);
-                bar
-            };
-            bars = args.to.iter().take(BARS).map(|to| (*to, add(to.to_string()))).collect();
-            total = Some(add("total".to_owned()));
-            all = Some(multi);
-        } else if wanted {
-            lines = Some(PlainLines::new(began));
-        }
-        Self { bars, total, all, lines, began, next: Time::ZERO }
-    }
-
-    /// Draws at most every 200 ms; returns when to call it again.
-    fn draw(&mut self, engine: &Engine, cast: &Cast) -> Option<Time> {
-        let now = engine.clock().now();
-        if let Some(lines) = &mut self.lines {
-            return Some(lines.print(now, || {
-                let sums = Sums::of(&cast.view(engine).sent, now.since(self.began));
-                (sums.have as f64 / sums.of.max(1) as f64, sums.text())
-            }));
-        }
-        self.all.as_ref()?;
-        if now >= self.next {
-            self.next = now + Span::from_ms(200);
-            let view = cast.view(engine).sent;
-            for (address, bar) in &self.bars {
-                let Some(receiver) = view.receivers.iter().find(|it| it.address == *address) else {
-                    continue;
-                };
-                bar.set_length(receiver.of.max(1));
-                bar.set_position(receiver.have);
-                let speed = rate(receiver.bits_per_second as f64);
-                let repairs = size(receiver.repairs);
-                bar.set_message(format!("{speed}, {repairs} retransmitted, {}", state(receiver)));
-            }
-            if let Some(total) = &self.total {
-                let sums = Sums::of(&view, now.since(self.began));
-                total.set_length(sums.of.max(1));
-                total.set_position(sums.have);
-                total.set_message(sums.text());
-            }
-        }
-        Some(self.next)
-    }
-
-    fn end(&self) {
-        if let Some(all) = &self.all {
-            // Clearing fails only if the terminal has gone.
-            let _ = all.clear();
-        }
-    }
-}
-
-/// The progress of all receivers together.
-#[derive(Debug, PartialEq, Eq)]
-struct Sums {
-    /// The bytes that the receivers have, and the bytes that they are to have. Lost receivers do not count.
-    have: u64,
-    of: u64,
-    complete: usize,
-    lost: usize,
-    receivers: usize,
-    /// The seconds until the end at the mean rate since the beginning; `None` if the length is unknown or nothing has
-    /// arrived.
-    left: Option<u64>,
-}
-
-impl Sums {
-    fn of(view: &SendView, since: Span) -> Self {
-        let is_lost = |it: &&ReceiverProgress| matches!(it.status, ReceiverStatus::Lost(_));
-        let lost = view.receivers.iter().filter(is_lost).count();
-        let active = || view.receivers.iter().filter(|it| !is_lost(it));
-        let have: u64 = active().map(|it| it.have).sum();
-        let new: u64 = active().map(|it| it.have.saturating_sub(it.from)).sum();
-        let of: u64 = active().map(|it| it.of).sum();
-        let missing = of.saturating_sub(have);
-        let seconds = missing as f64 / new as f64 * since.as_secs_f64();
-        let left = (view.length.1 && new > 0).then_some(seconds.ceil() as u64);
-        let complete = view.receivers.iter().filter(|it| is_complete(it)).count();
-        Self { have, of, complete, lost, receivers: view.receivers.len(), left }
-    }
-
-    fn text(&self) -> String {
-        let mut text = format!("{} of {} complete", self.complete, self.receivers);
-        if self.lost > 0 {
-            text += &format!(", {} lost", self.lost);
-        }
-        match self.left {
-            Some(s) if s >= 3600 => {
-                text + &format!(", {}:{:02}:{:02} left", s / 3600, s / 60 % 60, s % 60)
-            }
-            Some(s) => text + &format!(", {}:{:02} left", s / 60, s % 60),
-            None => text,
-        }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use rackweave_orca::flow::SenderSummary;
-
-    use super::*;
-
-    #[test]
-    fn the_total_counts_all_receivers_and_estimates_the_rest() {
-        let receiver = |number: u32, have, status| {
-            let address = SocketAddr::from(([192, 0, 2, number as u8], 6722));
-            let none = ReceiverProgress::new(HostId(number), Some(address), status);
-            ReceiverProgress { have, of: 1000, ..none }
-        };
-        let mut receivers: Vec<_> =
-            (0..50).map(|number| receiver(number, 250, ReceiverStatus::Attached)).collect();
-        receivers.push(receiver(50, 1000, ReceiverStatus::Completed));
-        receivers.push(receiver(51, 10, ReceiverStatus::Lost(Reason::Silent)));
-        let view = SendView {
-            length: (1000, true),
-            content: 1000,
-            packet: 1500,
-            receivers,
-            summary: SenderSummary::default(),
-            copies: 1,
-        };
-        let sums = Sums::of(&view, Span::from_secs(27));
-        assert_eq!((sums.have, sums.of), (13_500, 51_000));
-        assert_eq!(sums.text(), "1 of 52 complete, 1 lost, 1:15 left");
-    }
 }

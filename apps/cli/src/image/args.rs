@@ -11,8 +11,8 @@ use rackweave_image::SkipFree;
 /// resumed one by one. Holes and zeros are not stored. The same source and options give the same file.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:\n  \
-    rackweave image pack disk.img --to debian-13.rwi --skip-free auto\n  \
-    rackweave image pack /dev/sda --to golden.rwi --skip-free auto --sign images.key\n\n\
+    rackweave image pack disk.img --to debian-13.rwi\n  \
+    rackweave image pack /dev/sda --to golden.rwi --sign images.key\n\n\
     Exit codes: 0 done, 1 failed, 2 wrong usage, or refused, 130 interrupted.")]
 pub(crate) struct PackArgs {
     /// Disk image, partition image, block device, or any other file.
@@ -32,7 +32,7 @@ pub(crate) struct PackArgs {
     #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u8).range(1..=22))]
     pub(crate) level: u8,
     /// Unused blocks of ext2, ext3 and ext4 that are skipped, in partitions too.
-    #[arg(long, value_name = "WHICH", default_value = "none")]
+    #[arg(long, value_name = "WHICH", default_value = "auto")]
     pub(crate) skip_free: SkipFreeArg,
     /// Sign the image with this key (see `rackweave image keygen`).
     #[arg(long, value_name = "FILE.key")]
@@ -46,6 +46,9 @@ pub(crate) struct PackArgs {
     /// Read a device although it is mounted for writing: the image may be inconsistent.
     #[arg(long)]
     pub(crate) live: bool,
+    /// Pack the bytes of a file that holds a disk in another format, such as qcow2, gzip or zip.
+    #[arg(long)]
+    pub(crate) raw: bool,
     /// Print the result as one line of JSON on standard output.
     #[arg(long)]
     pub(crate) json: bool,
@@ -137,6 +140,12 @@ pub(crate) struct UnpackArgs {
     /// Overwrite the unused blocks of a device with zeros.
     #[arg(long)]
     pub(crate) zero: bool,
+    /// Write an image to a device whose sectors have another size than those of its disk: it will not boot.
+    #[arg(long)]
+    pub(crate) force_sector_size: bool,
+    /// Move the copy of the partition table to the end of a device that is larger than the image.
+    #[arg(long)]
+    pub(crate) fix_gpt: bool,
     /// Require a signature by this key (default: any signature, or none).
     #[arg(long, value_name = "FILE.pub")]
     pub(crate) key: Option<PathBuf>,

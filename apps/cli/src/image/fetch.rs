@@ -12,7 +12,7 @@ use rackweave_linux::Clock;
 use rackweave_swp2p::p2p::client::Config;
 use serde_json::{Value, json};
 
-use super::{allow_many_files, bar, failed, hosts, not_accepted, read_key, watched};
+use super::{allow_many_files, bar, end_of_gpt, failed, hosts, not_accepted, read_key, watched};
 use crate::progress::Progress;
 use crate::shell::{escaped, events, exit, hex, print, size, status, values};
 
@@ -70,6 +70,12 @@ pub(crate) struct FetchArgs {
     /// Overwrite the unused blocks of a device with zeros.
     #[arg(long)]
     zero: bool,
+    /// Write an image to a device whose sectors have another size than those of its disk: it will not boot.
+    #[arg(long)]
+    force_sector_size: bool,
+    /// Move the copy of the partition table to the end of a device that is larger than the image.
+    #[arg(long)]
+    fix_gpt: bool,
     /// Fail after this time without a chunk or an answer.
     #[arg(long, value_name = "TIME", default_value = "60 s")]
     give_up: Span,
@@ -115,6 +121,7 @@ impl FetchArgs {
             target_config: TargetConfig {
                 overwrite: self.overwrite,
                 zero_unused: self.zero,
+                force_sector_size: self.force_sector_size,
                 ..TargetConfig::default()
             },
             key: hosts::key(self.key_file.as_deref())?,
@@ -162,6 +169,9 @@ pub(super) fn fetch(args: &FetchArgs) -> miette::Result<u8> {
     drop(shown);
     match result {
         Ok(()) => {
+            if let Err(error) = end_of_gpt(&config.target, args.fix_gpt, args.quiet || args.json) {
+                return failed(error);
+            }
             if args.json {
                 events::emit("left", json!({}))?;
             }

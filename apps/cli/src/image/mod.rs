@@ -16,7 +16,7 @@ use std::sync::Arc;
 
 use clap::Subcommand;
 use miette::miette;
-use rackweave_image::{Image, ImageError, Progress, PublicKey, SecretKey};
+use rackweave_image::{GptCopy, Image, ImageError, Progress, PublicKey, SecretKey, gpt_copy};
 
 use crate::progress;
 use crate::shell::signal::stop_on_ctrl_c;
@@ -75,6 +75,9 @@ fn failed(error: ImageError) -> miette::Result<u8> {
         | ImageError::Exists(_)
         | ImageError::Same(_)
         | ImageError::NoDevice(_)
+        | ImageError::Container { .. }
+        | ImageError::ReadOnly(_)
+        | ImageError::SectorSize { .. }
         | ImageError::Kind { .. }
         | ImageError::InUse { .. }
         | ImageError::TooSmall { .. } => Err(miette!("{}", escaped(&error.to_string()))),
@@ -87,6 +90,25 @@ fn failed(error: ImageError) -> miette::Result<u8> {
             Ok(exit::FAILED)
         }
     }
+}
+
+/// Says where the copy of the partition table is, if that is not the end of the device; `fix` moves it there.
+fn end_of_gpt(device: &Path, fix: bool, quiet: bool) -> Result<(), ImageError> {
+    let place = escaped(&device.to_string_lossy());
+    let note = match gpt_copy(device, fix) {
+        Ok(GptCopy::InPlace) => return Ok(()),
+        Ok(GptCopy::Early) => {
+            "is not at its end, which is that of a larger disk: --fix-gpt moves it"
+        }
+        Ok(GptCopy::Moved) => "was moved to its end",
+        Err(error) if fix => return Err(error),
+        // All that was asked for is done.
+        Err(_) => return Ok(()),
+    };
+    if !quiet {
+        status(&format!("note: the copy of the partition table of {place} {note}\n"));
+    }
+    Ok(())
 }
 
 /// Permits as many open files as the system does: each host that is served or that serves is one.

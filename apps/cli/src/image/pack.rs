@@ -24,6 +24,7 @@ pub(super) fn pack(args: &PackArgs) -> miette::Result<u8> {
         threads: args.threads.map_or(cores, usize::from),
         overwrite: args.overwrite,
         live: args.live,
+        raw: args.raw,
         ..Packing::new(&args.name.clone().unwrap_or_else(|| name(&args.to)))
     };
     let progress = watched()?;

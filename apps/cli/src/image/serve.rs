@@ -15,7 +15,7 @@ use rackweave_wire::frisbee::PORT;
 use serde_json::{Value, json};
 
 use super::{allow_many_files, bar, failed, hosts, not_accepted, watched};
-use crate::shell::{escaped, events, exit, print, size, status, values};
+use crate::shell::{escaped, events, exit, machine_name, print, size, status, values};
 
 /// Serve images to hosts that fetch them: send each chunk about once, and let these hosts serve each other.
 ///
@@ -104,12 +104,6 @@ fn page(text: &str) -> Result<Status, String> {
     Ok(Status::At { listen, name: Some(name.to_owned()) })
 }
 
-/// The name of this machine, by which others may request the page.
-fn machine() -> Option<String> {
-    let name = std::fs::read_to_string("/proc/sys/kernel/hostname").ok()?;
-    Some(name.trim().to_owned()).filter(|name| !name.is_empty())
-}
-
 impl ServeArgs {
     fn page(&self) -> Option<PageConfig> {
         let (listen, is_required, name) = match &self.status {
@@ -117,7 +111,11 @@ impl ServeArgs {
             Some(Status::None) => return None,
             Some(Status::At { listen, name }) => (*listen, true, name.clone()),
         };
-        Some(PageConfig { listen, is_required, names: name.into_iter().chain(machine()).collect() })
+        Some(PageConfig {
+            listen,
+            is_required,
+            names: name.into_iter().chain(machine_name()).collect(),
+        })
     }
 
     fn config(&self) -> miette::Result<ServeConfig> {

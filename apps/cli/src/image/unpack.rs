@@ -4,7 +4,7 @@ use rackweave_image::{Image, ImageError, Progress, Target, TargetConfig};
 use serde_json::json;
 
 use super::args::UnpackArgs;
-use super::{bar, check_signer, failed, watched};
+use super::{bar, check_signer, end_of_gpt, failed, watched};
 use crate::shell::{escaped, events, exit, hex, print, size};
 
 /// What was written.
@@ -29,6 +29,9 @@ pub(super) fn unpack(args: &UnpackArgs) -> miette::Result<u8> {
         Err(error) => Err(error),
     };
     drop(shown);
+    let written = written.and_then(|written| {
+        end_of_gpt(&args.to, args.fix_gpt, args.quiet || args.json).map(|()| written)
+    });
     let written = match written {
         Ok(written) => written,
         Err(error) => return failed(error),
@@ -66,6 +69,7 @@ fn write(args: &UnpackArgs, image: &Image, progress: &Progress) -> Result<Writte
     let config = TargetConfig {
         overwrite: args.overwrite,
         zero_unused: args.zero,
+        force_sector_size: args.force_sector_size,
         image: Some(image.id()?),
         ..TargetConfig::default()
     };

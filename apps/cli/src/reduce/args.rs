@@ -3,10 +3,11 @@
 use std::path::PathBuf;
 
 use clap::ValueEnum;
+use clap::builder::{PossibleValuesParser, TypedValueParser};
 use rackweave_core::{Rate, Span};
-use rackweave_rackless::cost::Scope;
-use rackweave_rackless::fabric::Architecture;
-use rackweave_rackless::plan::Algorithm;
+use rackweave_rackless::cost::{Reconfiguration, Scope};
+use rackweave_rackless::fabric::{Architecture, Reach};
+use rackweave_rackless::plan::{Algorithm, Options};
 
 /// Plan which server is below which ToR, and when, for a recorded trace.
 ///
@@ -58,15 +59,11 @@ pub(crate) struct PlanArgs {
     /// Ports that are dark meanwhile.
     #[arg(long, value_name = "SCOPE", default_value = "all")]
     pub(super) scope: ScopeArg,
-    /// How the plan is found.
-    #[arg(long, value_name = "NAME", default_value = "heuristic")]
-    pub(super) algorithm: AlgorithmArg,
+    #[command(flatten)]
+    pub(super) planner: PlannerArgs,
     /// Architecture of the pod.
     #[arg(long, value_name = "NAME", default_value = "p4-ordc")]
     pub(super) architecture: ArchitectureArg,
-    /// Let uploads make a detour by a programmable ToR elsewhere.
-    #[arg(long)]
-    pub(super) detour: bool,
     /// Restarts of each local search.
     #[arg(long, value_name = "N", default_value_t = 2, value_parser = clap::value_parser!(u32).range(..=10_000))]
     pub(super) restarts: u32,
@@ -79,6 +76,32 @@ pub(crate) struct PlanArgs {
     /// What to print.
     #[arg(long, value_name = "FORMAT", default_value = "table")]
     pub(super) format: Format,
+}
+
+/// How circuits are planned.
+#[derive(Clone, Copy, Debug, clap::Args)]
+pub(crate) struct PlannerArgs {
+    /// How plans are found.
+    #[arg(long, value_name = "NAME", default_value = "heuristic")]
+    pub(crate) algorithm: AlgorithmArg,
+    /// Uploads that a programmable ToR adds up: what passes it, all by a detour, or those with all servers below it.
+    #[arg(long, value_name = "NAME", default_value = "path", value_parser = reaches())]
+    pub(crate) reach: Reach,
+}
+
+/// Parses a reach by its name.
+fn reaches() -> impl TypedValueParser<Value = Reach> {
+    PossibleValuesParser::new(Reach::ALL.map(Reach::name))
+        .map(|text| Reach::ALL.into_iter().find(|it| it.name() == text).unwrap_or_default())
+}
+
+impl PlanArgs {
+    /// The options of planning.
+    pub(super) fn options(&self) -> Options {
+        let reconfiguration = Reconfiguration { delay: self.delay, scope: self.scope.into() };
+        let options = Options::new(self.planner.algorithm.into(), reconfiguration);
+        Options { restarts: self.restarts, ..options }
+    }
 }
 
 fn some_time(text: &str) -> Result<Span, String> {

@@ -20,6 +20,7 @@ use rackweave_reduce::words::Split;
     rackweave reduce master --workers 3 --out counts.tsv\n  \
     rackweave reduce master --workers 3 --switch 172.16.0.0 --slots 16384 --out counts.tsv\n  \
     rackweave reduce master --workers 3 --overlay 127.0.0.1:4100 --me 0 --switch 0 > counts.tsv\n  \
+    rackweave reduce master --workers 3 --overlay 127.0.0.1:4100 --me 0 --pod http://192.0.2.1:6790 --out counts.tsv\n  \
     rackweave reduce master --workers 3 --overlay 127.0.0.1:4100 --me 0 --switch 0 --ocs ocs.sock --move 200ms=1,0,0,0 --out counts.tsv\n\n\
     Nothing is encrypted, and there is no key: any host that reaches the master can join as a worker that has not joined yet.\n\n\
     Exit codes: 0 the result is whole and written, 1 the job or writing failed, 2 wrong usage, 130 interrupted.")]
@@ -45,6 +46,8 @@ pub(crate) struct MasterArgs {
     pub(super) require_switch: bool,
     #[command(flatten)]
     pub(super) circuits: CircuitArgs,
+    #[command(flatten)]
+    pub(super) pod: PodArgs,
     /// How long to wait for all workers to join.
     #[arg(long, value_name = "TIME", default_value = "600 s", value_parser = some_time)]
     pub(super) wait: Span,
@@ -65,6 +68,36 @@ pub(crate) struct CircuitArgs {
     /// Do not stop the job while circuits change.
     #[arg(long, requires = "ocs")]
     pub(super) no_quiesce: bool,
+}
+
+/// The controller of a pod, which assigns the number of the job and says when it uploads.
+#[derive(Clone, Debug, clap::Args)]
+pub(crate) struct PodArgs {
+    /// Register at this controller (`rackweave pod control`): it assigns the number of the job, which
+    /// `ready` names, and the slots.
+    #[arg(id = "pod", long = "pod", value_name = "URL", conflicts_with_all = ["number", "require_switch", "ocs"])]
+    pub(super) url: Option<String>,
+    /// File with the tenant's token.
+    #[arg(id = "pod_token", long = "pod-token", value_name = "FILE", requires = "pod")]
+    pub(super) token: Option<PathBuf>,
+    /// What the job declares, as JSON (see docs/ops/pod.md).
+    #[arg(id = "pod_job", long = "pod-job", value_name = "FILE", requires = "pod")]
+    pub(super) declared: Option<PathBuf>,
+    /// Name of the job: what is learned of one is expected of the next of its name (default: reduce).
+    #[arg(id = "pod_name", long = "pod-name", value_name = "NAME", requires = "pod")]
+    pub(super) name: Option<String>,
+    /// Servers of the master and of each worker (default: with --overlay, their numbers).
+    #[arg(
+        id = "pod_servers",
+        long = "pod-servers",
+        value_name = "M,W,...",
+        requires = "pod",
+        value_delimiter = ','
+    )]
+    pub(super) servers: Vec<u32>,
+    /// How long to wait for the controller and for the upload's turn; then it begins without them.
+    #[arg(id = "pod_wait", long = "pod-wait", value_name = "TIME", default_value = "60 s", requires = "pod", value_parser = some_time)]
+    pub(super) wait: Span,
 }
 
 /// What master and workers of a job must agree on.
@@ -98,7 +131,7 @@ pub(crate) struct OutputArgs {
     /// File for the result (default: standard output).
     #[arg(long, value_name = "FILE")]
     pub(super) out: Option<PathBuf>,
-    /// Print what was sent and received as one line of JSON; requires --out.
+    /// Print events as lines of JSON, the last one with what was sent and received; requires --out.
     #[arg(long, requires = "out")]
     pub(super) json: bool,
     /// Print neither progress nor a summary.

@@ -7,16 +7,18 @@ use rackweave_reduce::{
     ReduceError,
 };
 use rackweave_wire::reduce::number_of;
+use serde_json::json;
 
 use super::circuits::Controller;
 use super::hosts_args::{MasterArgs, OutputArgs, OverlayArgs};
 use super::output::{Sink, json, summary};
+use super::pod::Place;
 use super::{ended, failed};
 use crate::shell::signal::Interrupt;
 use crate::shell::{events, exit, status};
 
 pub(super) fn master(args: &MasterArgs) -> miette::Result<u8> {
-    let config = config(args)?;
+    let mut config = config(args)?;
     let moves = args.circuits.moves.clone();
     let ocs = args.circuits.ocs.as_deref();
     let mut ocs = ocs.map(|path| Controller::connect(path, &moves)).transpose()?;
@@ -27,19 +29,31 @@ pub(super) fn master(args: &MasterArgs) -> miette::Result<u8> {
         Ok(sink) => sink,
         Err(why) => return ended(&why),
     };
+    let (workers, named) = (config.workers, config.aggregation);
+    let mut place = Place::open(&args.pod, args.overlay, workers, named, stop.flag())?;
+    if let Some(place) = &place {
+        config.job = place.job();
+    }
     let master = match Master::bind(config) {
         Ok(master) => master,
         Err(error @ ReduceError::Config(_)) => return Err(miette!("{error}")),
         Err(error) => return ended(&error.to_string()),
     };
     let (workers, job) = (config.workers, config.job);
-    status(&format!("ready at {} for {workers} workers of job {job}\n", master.local_addr()));
+    let address = master.local_addr();
+    status(&format!("ready at {address} for {workers} workers of job {job}\n"));
+    if args.output.json {
+        let address = address.to_string();
+        events::emit("ready", json!({ "address": address, "workers": workers, "job": job }))?;
+    }
     let quiet = args.output.quiet;
     let mut report = |event| show(&event, quiet);
-    let result = match moves {
-        Some(moves) => master.run_with_moves(stop.flag(), moves, &mut report),
-        None => master.run(stop.flag(), &mut report),
+    let result = match (moves, &mut place) {
+        (Some(moves), _) => master.run_with_moves(stop.flag(), moves, &mut report),
+        (None, Some(place)) => master.run_coordinated(stop.flag(), place, &mut report),
+        (None, None) => master.run(stop.flag(), &mut report),
     };
+    drop(place);
     match result {
         Ok(outcome) => finish(&outcome, sink, &args.output, workers),
         Err(error) => failed(&error),
@@ -73,6 +87,9 @@ pub(super) fn of_members(event: &MemberEvent) -> String {
         MemberEvent::Left { worker } => {
             format!("worker {worker} has left; another process can take its place\n")
         }
+        MemberEvent::NotTaken { worker, address, why } => {
+            format!("note: {address} is not taken as worker {worker}: {why}\n")
+        }
         MemberEvent::Waiting { workers } => format!("waiting for {} to join\n", numbers(workers)),
     }
 }
@@ -98,6 +115,9 @@ pub(super) fn show(event: &MasterEvent, quiet: bool) {
         MasterEvent::Started { slots, epochs, keys } => {
             format!("started: about {keys} keys in {epochs} ranges, {slots} slots\n")
         }
+        MasterEvent::Waits => "all workers have joined; the upload waits for its turn\n".to_owned(),
+        MasterEvent::Granted { slots: 0 } => "the upload begins, without a switch\n".to_owned(),
+        MasterEvent::Granted { slots } => format!("the upload begins, with {slots} slots\n"),
         MasterEvent::Repeated { worker: Some(worker) } => {
             format!("worker {worker} has been replaced: what was not yet collected is sent again\n")
         }

@@ -1,17 +1,20 @@
 //! `rackweave reduce`: aggregation on the way, in racks that light arranges.
 
 mod allreduce;
-mod args;
+pub(crate) mod args;
 mod circuits;
 mod hosts_args;
 mod local;
 mod master;
 mod output;
 mod plan;
+mod pod;
 mod show;
 mod wordcount;
 mod worker;
 
+pub(crate) use self::plan::read_pod;
+pub(crate) use self::pod::{declaration, token};
 use crate::shell::{exit, status};
 use clap::Subcommand;
 use rackweave_reduce::ReduceError;

@@ -7,7 +7,6 @@ use std::path::Path;
 use miette::miette;
 use rackweave_core::{Rng, Span};
 use rackweave_rackless::config::Configuration;
-use rackweave_rackless::cost::Reconfiguration;
 use rackweave_rackless::fabric::{Architecture, Fabric};
 use rackweave_rackless::plan::{Algorithm, EXACT_LIMIT, Options, Plan};
 use rackweave_rackless::pod::{Pod, Tor};
@@ -40,12 +39,11 @@ pub(super) fn plan(args: &PlanArgs) -> miette::Result<u8> {
     let trace = read_trace(&args.trace, pod.servers(), args.period)?;
     let fabric = |architecture: Architecture| {
         let fabric = Fabric::new(pod.clone(), architecture).starting_from(racks.clone());
-        let detours = args.detour || fabric.detours();
-        fabric.with_detour(detours)
+        // Circuits between ToRs are there for the detour.
+        let has_circuits = architecture.has_circuits();
+        if has_circuits { fabric } else { fabric.with_reach(args.planner.reach) }
     };
-    let reconfiguration = Reconfiguration { delay: args.delay, scope: args.scope.into() };
-    let options =
-        Options { restarts: args.restarts, ..Options::new(args.algorithm.into(), reconfiguration) };
+    let options = args.options();
     let planned = |fabric: &Fabric, algorithm: Algorithm| {
         let mut rng = Rng::stream(args.seed, 0, 0, "reduce plan");
         let options = Options { algorithm, ..options };
@@ -83,17 +81,22 @@ fn read_trace(path: &Path, servers: u32, period: Span) -> miette::Result<Trace> 
     trace::read(BufReader::new(file), servers, period).map_err(|error| miette!("{name}:{error}"))
 }
 
+/// Reads the file of a pod, with its first circuits.
+pub(crate) fn read_pod(path: &Path) -> miette::Result<(Pod, Configuration)> {
+    let name = escaped(&path.to_string_lossy());
+    let unread = |error| miette!("cannot read the pod {name}: {error}");
+    let file = File::open(path).map_err(unread)?;
+    let mut text = String::new();
+    file.take(MAX_POD_BYTES + 1).read_to_string(&mut text).map_err(unread)?;
+    if text.len() as u64 > MAX_POD_BYTES {
+        return Err(miette!("the pod {name} is longer than {MAX_POD_BYTES} bytes"));
+    }
+    podfile::read(&text).map_err(|error| miette!("{name}:{error}"))
+}
+
 fn pod(args: &PlanArgs) -> miette::Result<(Pod, Configuration)> {
     if let Some(path) = &args.pod {
-        let name = escaped(&path.to_string_lossy());
-        let unread = |error| miette!("cannot read the pod {name}: {error}");
-        let file = File::open(path).map_err(unread)?;
-        let mut text = String::new();
-        file.take(MAX_POD_BYTES + 1).read_to_string(&mut text).map_err(unread)?;
-        if text.len() as u64 > MAX_POD_BYTES {
-            return Err(miette!("the pod {name} is longer than {MAX_POD_BYTES} bytes"));
-        }
-        return podfile::read(&text).map_err(|error| miette!("{name}:{error}"));
+        return read_pod(path);
     }
     let mut slots = vec![0; args.tors.len()];
     for text in args.programmable.iter().filter(|text| *text != "none") {

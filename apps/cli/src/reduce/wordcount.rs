@@ -31,7 +31,7 @@ pub(super) fn wordcount(args: &WordCountArgs) -> miette::Result<u8> {
         match (not_text(&files), files.len()) {
             (0, _) => {}
             (some, all) => crate::run::warn(&format!(
-                "note: {some} of {all} files are no text (compressed files, programs): their bytes count as words"
+                "note: {some} of {all} files are no text (archives, programs): their bytes count as words"
             )),
         }
     }
@@ -130,6 +130,9 @@ fn work(
     };
     let config =
         WorkerConfig { master, ..WorkerConfig::new(number, SocketAddr::from((LOOPBACK, 0))) };
-    run_worker(config, pairs, over).map_err(Trouble::Reduce)?;
-    Ok(())
+    run_worker(config, pairs, over, &mut |_| {}).map(|_| ()).map_err(|error| {
+        // The master would wait for the worker.
+        over.store(true, Ordering::Relaxed);
+        Trouble::Reduce(error)
+    })
 }

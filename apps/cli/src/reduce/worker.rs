@@ -8,9 +8,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use miette::miette;
 use rackweave_core::HostId;
-use rackweave_reduce::words::{Piece, Split, WordsError, files, words};
+use rackweave_disk::container;
+use rackweave_reduce::words::{Input, Piece, Split, WordsError, files, words};
 use rackweave_reduce::{
-    Attachment, Encoder, MasterAt, WorkerConfig, WorkerReport, lines, run_worker,
+    Attachment, Encoder, MasterAt, Waits, WorkerConfig, WorkerReport, lines, run_worker,
 };
 
 use super::failed;
@@ -27,8 +28,12 @@ pub(super) fn worker(args: &WorkerArgs) -> miette::Result<u8> {
     let read = stop.ends_during(|| match &args.pairs {
         Some(path) => read_pairs(path, args.complete, stop.flag(), &mut pairs),
         None => Ok(files(&args.paths).and_then(|files| {
-            let pieces = files.into_iter().map(|(path, _)| Piece { path, start: 0, end: u64::MAX });
-            count(pieces, args.words.split.into(), stop.flag(), &mut pairs)
+            count(
+                files.into_iter().map(Input::whole),
+                args.words.split.into(),
+                stop.flag(),
+                &mut pairs,
+            )
         })),
     })?;
     match read {
@@ -45,13 +50,26 @@ pub(super) fn worker(args: &WorkerArgs) -> miette::Result<u8> {
         let what = if args.pairs.is_some() { "pairs" } else { "words" };
         status(&format!("read {added} {what} with {keys} keys\n"));
     }
-    match run_worker(config, pairs, stop.flag()) {
+    let report = &mut |waits| waiting(waits, &args.master, args.worker, args.quiet);
+    match run_worker(config, pairs, stop.flag(), report) {
         Ok(report) => {
             show(&report, args)?;
             Ok(exit::DONE)
         }
         Err(error) => failed(&error),
     }
+}
+
+/// Says what a worker waits for.
+pub(super) fn waiting(waits: Waits, master: &str, worker: u8, quiet: bool) {
+    let text = match waits {
+        _ if quiet => return,
+        Waits::Master => {
+            format!("waiting for the master at {} to take worker {worker}\n", escaped(master))
+        }
+        Waits::Workers => "waiting for other workers to join\n".to_owned(),
+    };
+    status(&text);
 }
 
 fn show(report: &WorkerReport, args: &WorkerArgs) -> miette::Result<u8> {
@@ -98,7 +116,13 @@ fn read_pairs(
             .map_err(|error| miette!("cannot read standard input: {error}"))?;
         lines::read_lines(BufReader::with_capacity(1 << 20, input), is_ended, add)
     } else {
-        let file = File::open(path).map_err(|error| miette!("cannot read {shown}: {error}"))?;
+        let failed = |error| miette!("cannot read {shown}: {error}");
+        let file = File::open(path).map_err(failed)?;
+        let about = file.metadata().map_err(failed)?;
+        let other = if about.is_file() { container(&file, about.len()) } else { Ok(None) };
+        if let Some(other) = other.map_err(failed)? {
+            return Err(miette!("{shown} is {}: pairs are lines of text", other.name));
+        }
         lines::read_lines(BufReader::with_capacity(1 << 20, file), is_ended, add)
     };
     if stop.load(Ordering::Relaxed) {

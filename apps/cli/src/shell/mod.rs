@@ -3,6 +3,8 @@
 use std::io::Write;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use rackweave_lab::report::wrap::PLAIN_WIDTH;
+
 #[cfg(feature = "hosts")]
 pub(crate) mod events;
 pub(crate) mod exit;
@@ -37,6 +39,12 @@ pub(crate) fn print(text: &str) -> miette::Result<u8> {
     }
 }
 
+/// The width of text on standard output: the terminal's, or what is usual in files and pipes.
+pub(crate) fn text_width() -> usize {
+    let size = terminal_size::terminal_size_of(std::io::stdout());
+    size.map_or(PLAIN_WIDTH, |(width, _)| usize::from(width.0))
+}
+
 /// Returns a text with control characters escaped, as a path may have some that a terminal would obey, or that hide what others are.
 pub(crate) fn escaped(text: &str) -> String {
     rackweave_core::visible(text)
@@ -65,6 +73,13 @@ pub(crate) fn size(bytes: u64) -> String {
 #[cfg(feature = "hosts")]
 pub(crate) fn rate(bits_per_second: f64) -> String {
     rackweave_lab::report::number::rate(bits_per_second)
+}
+
+/// The name of this machine, by which others know it.
+#[cfg(feature = "hosts")]
+pub(crate) fn machine_name() -> Option<String> {
+    let name = std::fs::read_to_string("/proc/sys/kernel/hostname").ok()?;
+    Some(name.trim().to_owned()).filter(|name| !name.is_empty())
 }
 
 /// Lower-case hexadecimal, as `b3sum` prints hashes.

@@ -69,6 +69,16 @@ pub(crate) struct SwitchArgs {
     /// docs/ops/switch.md).
     #[arg(long, value_name = "PATH", requires = "fabric", conflicts_with = "bpf")]
     pub(super) control: Option<PathBuf>,
+    /// Controller of a pod (`rackweave pod control --agents`) that commands circuits; may be
+    /// repeated.
+    #[arg(long, value_name = "ADDR", requires = "fabric", conflicts_with_all = ["bpf", "control"])]
+    pub(super) pod: Vec<SocketAddr>,
+    /// Name of this switch in the pod; without it, that of this machine.
+    #[arg(long, value_name = "NAME", requires = "pod")]
+    pub(super) pod_name: Option<String>,
+    /// Key of the pod's controllers and switches.
+    #[arg(long, value_name = "FILE", requires = "pod")]
+    pub(super) pod_key: Option<PathBuf>,
     /// Set a key of the scenario.
     #[arg(long = "set", value_name = "KEY=VALUE", requires = "fabric")]
     pub(super) sets: Vec<String>,

@@ -1,101 +1,25 @@
 //! Serves counters to Prometheus, in its text format.
 
 use std::fmt::Write as _;
-use std::io::{Read, Write};
-use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
+use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering};
-use std::time::{Duration, Instant};
 
 use miette::miette;
 use rackweave_core::DropReason;
 use rackweave_linux::switch::{Control, Report};
+use rackweave_page::Metrics;
 
-/// The longest request that is read, in bytes.
-const MAX_REQUEST: usize = 2048;
-
-/// The largest number of connections at a time; further ones are closed. A scraper uses one.
-const MAX_CONNECTIONS: u32 = 16;
-
-/// How long a client may take to send its request, and again to read the answer.
-const PATIENCE: Duration = Duration::from_secs(2);
-
-/// Opens the port, on loopback unless an address is given.
-pub(super) fn listen(text: &str) -> miette::Result<TcpListener> {
-    let address = match text.parse::<u16>() {
+/// Serves the counters of a switch, on loopback unless an address is given.
+pub(super) fn serve(at: &str, control: &Arc<Control>) -> miette::Result<Metrics> {
+    let address = match at.parse::<u16>() {
         Ok(port) => SocketAddr::from((Ipv4Addr::LOCALHOST, port)),
-        Err(_) => text.parse().map_err(|_| {
-            miette!("`--metrics {text}` is neither a port nor an address with a port")
+        Err(_) => at.parse().map_err(|_| {
+            miette!("`--metrics {at}` is neither a port nor an address with a port")
         })?,
     };
-    TcpListener::bind(address).map_err(|error| miette!("cannot listen on {address}: {error}"))
-}
-
-/// Answers requests until the process ends, each in a thread of its own, so that a slow client holds up no other.
-pub(super) fn serve(listener: &TcpListener, control: &Arc<Control>) {
-    let connections = Arc::new(AtomicU32::new(0));
-    for connection in listener.incoming() {
-        let Ok(connection) = connection else {
-            // The process is probably out of file descriptors, and retrying immediately would only keep a core busy.
-            #[expect(clippy::disallowed_methods, reason = "a thread that waits for the system")]
-            std::thread::sleep(Duration::from_millis(20));
-            continue;
-        };
-        if connections.fetch_add(1, Ordering::Relaxed) >= MAX_CONNECTIONS {
-            connections.fetch_sub(1, Ordering::Relaxed);
-            continue;
-        }
-        let (control, count) = (Arc::clone(control), Arc::clone(&connections));
-        let thread = std::thread::Builder::new().name("metrics".into()).spawn(move || {
-            // A client that disconnects or sends an invalid request gets no answer.
-            let _ = answer(connection, &control);
-            count.fetch_sub(1, Ordering::Relaxed);
-        });
-        if thread.is_err() {
-            connections.fetch_sub(1, Ordering::Relaxed);
-        }
-    }
-}
-
-/// Returns what is left of [`PATIENCE`]: a client cannot extend it byte by byte.
-fn left(since: Instant) -> std::io::Result<Option<Duration>> {
-    match PATIENCE.saturating_sub(since.elapsed()) {
-        Duration::ZERO => Err(std::io::ErrorKind::TimedOut.into()),
-        left => Ok(Some(left)),
-    }
-}
-
-#[expect(clippy::disallowed_methods, reason = "clients over real sockets are timed")]
-fn answer(mut connection: TcpStream, control: &Control) -> std::io::Result<()> {
-    let began = Instant::now();
-    let mut request = Vec::new();
-    let mut piece = [0; 512];
-    while !request.windows(4).any(|end| end == b"\r\n\r\n") && request.len() < MAX_REQUEST {
-        connection.set_read_timeout(left(began)?)?;
-        match connection.read(&mut piece)? {
-            0 => break,
-            read => request.extend_from_slice(&piece[..read]),
-        }
-    }
-    let wanted = request.starts_with(b"GET /metrics ") || request.starts_with(b"GET / ");
-    let report = if wanted { control.report() } else { None };
-    let (status, body) = match (wanted, report) {
-        (false, _) => ("404 Not Found", "the counters are at /metrics\n".to_owned()),
-        (true, None) => ("503 Service Unavailable", "the switch does not answer\n".to_owned()),
-        (true, Some(report)) => ("200 OK", text(&report)),
-    };
-    let answer = format!(
-        "HTTP/1.1 {status}\r\nContent-Type: text/plain; version=0.0.4\r\nContent-Length: {}\r\n\
-         Connection: close\r\n\r\n{body}",
-        body.len()
-    );
-    let (began, mut rest) = (Instant::now(), answer.as_bytes());
-    while !rest.is_empty() {
-        connection.set_write_timeout(left(began)?)?;
-        let written = connection.write(rest)?;
-        rest = &rest[written..];
-    }
-    Ok(())
+    let control = Arc::clone(control);
+    Metrics::start(address, move || control.report().as_ref().map(text))
+        .map_err(|error| miette!("cannot listen on {address}: {error}"))
 }
 
 /// Returns the report as text. Names of links consist of letters, digits, `-` and `>`, so nothing needs escaping.

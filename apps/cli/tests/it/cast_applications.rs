@@ -111,7 +111,7 @@ fn files_that_differ_are_replaced_through_an_agent() {
     let receiver = agent.receiver(&place, &[]);
     let output = send(&from.join("d"), &agent.address, &[]).output().unwrap();
     assert_eq!(output.status.code(), Some(1), "{output:?}");
-    assert!(message(&output).contains("the receiver refused the files"), "{output:?}");
+    assert!(message(&output).contains("the receiver needs --overwrite"), "{output:?}");
     let received = receiver.wait_with_output().unwrap();
     assert_eq!(received.status.code(), Some(1), "{received:?}");
     let error = json(&received)["error"].as_str().unwrap().to_owned();

@@ -1,13 +1,15 @@
 //! What `rackweave cast send` does not send: files that receivers have.
 
-use std::fs;
+use std::fs::{self, Permissions};
+use std::os::unix::fs::{FileExt as _, MetadataExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::process::Command;
+use std::time::SystemTime;
 
 use rackweave_testing::free_address;
 use serde_json::Value;
 
-use crate::casts::{Receiver, content, json, rackweave};
+use crate::casts::{Receiver, content, json, link_bytes, rackweave, sent, write};
 
 /// The bytes of a tree.
 const BYTES: u64 = 40 * 50_000 + 4_000_000;
@@ -22,13 +24,6 @@ fn tree(folder: &Path) -> PathBuf {
     }
     write(&source.join("big"), &content(4_000_000), 1_000_000);
     source
-}
-
-/// Writes a file with this modification time, in seconds since 1970.
-fn write(path: &Path, bytes: &[u8], modified: u64) {
-    fs::write(path, bytes).unwrap();
-    let file = fs::File::options().write(true).open(path).unwrap();
-    file.set_modified(UNIX_EPOCH + Duration::from_secs(modified)).unwrap();
 }
 
 fn modified(path: &Path) -> SystemTime {
@@ -63,15 +58,8 @@ impl Scene {
     fn send(&self, options: &[&str]) -> Value {
         let source = self.source.to_str().unwrap();
         let mut command = rackweave(&["send", source, "--to", &self.to(), "--json"]);
-        let output = command.args(options).output().unwrap();
-        assert_eq!(output.status.code(), Some(0), "{output:?}");
-        let text = String::from_utf8(output.stdout).unwrap();
-        serde_json::from_str(text.lines().last().unwrap()).unwrap()
+        sent(command.args(options))
     }
-}
-
-fn link_bytes(document: &Value) -> u64 {
-    document["link_bytes"].as_u64().unwrap()
 }
 
 /// The bytes that each receiver had before.
@@ -134,7 +122,7 @@ fn a_dry_run_says_what_would_be_sent_and_changes_nothing() {
     let output = command.output().unwrap();
     assert_eq!(output.status.code(), Some(0), "{output:?}");
     let text = String::from_utf8(output.stdout).unwrap();
-    assert!(text.contains("tree/big  4.00 MB  to 2 of 2\n"), "{text}");
+    assert!(text.contains("new      tree/big  4.00 MB  at 2 of 2\n"), "{text}");
     assert!(text.contains("and 24 others") && text.contains("nothing was sent"), "{text}");
     for (number, mut receiver) in scene.receivers.into_iter().enumerate() {
         assert_eq!(receiver.child.wait().unwrap().code(), Some(0));
@@ -190,4 +178,164 @@ fn an_incomplete_file_goes_on_though_others_are_complete() {
     // Up to a window, and what waits for the disk, is sent before the sender knows.
     assert!(link_bytes(&document) < 20_000_000, "{document}");
     assert!(fs::read(scene.at(0, "tree/zz")).unwrap() == content(24_000_000));
+}
+
+fn is_root() -> bool {
+    fs::metadata("/proc/self").unwrap().uid() == 0
+}
+
+/// A receiver of another user than root, where the tests are run by root.
+fn unprivileged(folder: &Path, options: &[&str]) -> Receiver {
+    let mut command = rackweave(&["receive", "--listen", "127.0.0.1:0", "--dir"]);
+    command.arg(folder).args(options);
+    if is_root() {
+        std::os::unix::fs::chown(folder, Some(65_534), Some(65_534)).unwrap();
+        // The folders above are root's own, those of the binary too.
+        let above = folder.parent().unwrap();
+        fs::set_permissions(above, Permissions::from_mode(0o755)).unwrap();
+        let binary = above.join("rackweave");
+        fs::copy(command.get_program(), &binary).unwrap();
+        let mut other = Command::new("setpriv");
+        other.args(["--reuid", "65534", "--regid", "65534", "--clear-groups"]);
+        other.arg(binary).args(command.get_args());
+        other.stdin(std::process::Stdio::null());
+        command = other;
+    }
+    Receiver::spawn(command)
+}
+
+/// Folders got `u+rwx` for good, and a file that its owner may not read was refused the next time.
+#[test]
+fn modes_are_those_of_the_sender_and_a_repeated_cast_works_whatever_they_are() {
+    let folder = tempfile::tempdir().unwrap();
+    let source = folder.path().join("tree");
+    // Only root can send what its owner may not read.
+    let modes = match is_root() {
+        true => [("", 0o555), ("a", 0o000), ("a/b", 0o300), ("c", 0o711)],
+        false => [("", 0o555), ("a", 0o555), ("a/b", 0o500), ("c", 0o711)],
+    };
+    let files = [("f", 0o000), ("a/g", 0o200), ("a/b/h", 0o444), ("c/i", 0o640)];
+    for (path, _) in modes {
+        fs::create_dir_all(source.join(path)).unwrap();
+    }
+    for (path, _) in files {
+        write(&source.join(path), &content(1_500_000), 1_000_000);
+    }
+    let readable = |mode: u32| if is_root() { mode } else { mode | 0o400 };
+    let all: Vec<(&str, u32)> =
+        files.iter().map(|(path, mode)| (*path, readable(*mode))).chain(modes).collect();
+    for (path, mode) in all.iter().rev() {
+        fs::set_permissions(source.join(path), Permissions::from_mode(*mode)).unwrap();
+    }
+    let place = folder.path().join("to");
+    fs::create_dir(&place).unwrap();
+    let receiver = unprivileged(&place, &["--overwrite", "--allow-delete"]);
+    for options in [&[][..], &[], &["--checksum"], &["--delete"], &["--delete"]] {
+        let mut command = rackweave(&["send", source.to_str().unwrap(), "--to", &receiver.address]);
+        let output = command.args(options).output().unwrap();
+        assert_eq!(output.status.code(), Some(0), "{options:?} {output:?}");
+        // From the top, where only the sender's owner or root gets through.
+        for (path, mode) in &all {
+            let found = fs::metadata(place.join("tree").join(path)).unwrap();
+            assert_eq!(found.permissions().mode() & 0o7777, *mode, "{options:?} {path:?}");
+        }
+    }
+    let old = place.join("tree/a/b/old");
+    if is_root() {
+        fs::write(&old, "old").unwrap();
+        std::os::unix::fs::chown(&old, Some(65_534), Some(65_534)).unwrap();
+        let mut command = rackweave(&["send", source.to_str().unwrap(), "--delete", "--json"]);
+        let output = command.args(["--to", &receiver.address]).output().unwrap();
+        assert_eq!(json(&output)["receivers"][0]["deleted"], 1, "{output:?}");
+        assert!(!old.exists());
+    }
+    // The test's own folder is to be removed.
+    for (path, _) in modes {
+        for tree in [&source, &place.join("tree")] {
+            let _ = fs::set_permissions(tree.join(path), Permissions::from_mode(0o700));
+        }
+    }
+}
+
+#[test]
+fn bits_of_modes_that_are_not_sent_are_named() {
+    let scene = Scene::new(1, &[]);
+    fs::set_permissions(scene.source.join("f0"), Permissions::from_mode(0o4755)).unwrap();
+    let mut command = rackweave(&["send", scene.source.to_str().unwrap(), "--to", &scene.to()]);
+    let output = command.output().unwrap();
+    let text = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(text.contains("setuid, setgid and sticky bits are not sent: 1 files"), "{text}");
+    let mode = fs::metadata(scene.at(0, "tree/f0")).unwrap().permissions().mode();
+    assert_eq!(mode & 0o7777, 0o755);
+}
+
+/// A disk of a virtual machine with 4 KiB of content was as long on the link and at each receiver as if it were full.
+#[test]
+fn holes_are_neither_sent_nor_stored() {
+    let scene = Scene::new(2, &[]);
+    let path = scene.source.join("disk");
+    let file = fs::File::create(&path).unwrap();
+    file.set_len(64 << 20).unwrap();
+    file.write_all_at(&content(4096), 50 << 20).unwrap();
+    let document = scene.send(&[]);
+    assert!(link_bytes(&document) < 2 * (BYTES + (1 << 20)) + BYTES / 8, "{document}");
+    assert_eq!(document["bytes"], BYTES + (64 << 20));
+    for receiver in 0..2 {
+        let copy = scene.at(receiver, "tree/disk");
+        assert!(fs::metadata(&copy).unwrap().blocks() * 512 < 1 << 20, "receiver {receiver}");
+        assert!(fs::read(&copy).unwrap() == fs::read(&path).unwrap(), "receiver {receiver}");
+    }
+    assert_eq!(there(&scene.send(&["--checksum"])), [BYTES + (64 << 20); 2]);
+}
+
+/// A dry run promised to delete in the folders of others, and left out what is in a folder that its owner has closed.
+#[test]
+fn a_dry_run_to_delete_fails_where_the_cast_cannot_delete_or_it_cannot_look() {
+    let folder = tempfile::tempdir().unwrap();
+    let (source, place) = (folder.path().join("tree"), folder.path().join("to"));
+    fs::create_dir_all(&source).unwrap();
+    for path in ["foreign", "closed", "many"] {
+        fs::create_dir_all(place.join("tree").join(path)).unwrap();
+    }
+    write(&source.join("f"), b"f", 1_000_000);
+    for path in ["foreign/x", "foreign/y", "closed/x", "closed/y"] {
+        write(&place.join("tree").join(path), b"old", 1_000_000);
+    }
+    for number in 0..3000 {
+        write(&place.join(format!("tree/many/{number:0100}")), b"", 1_000_000);
+    }
+    let closed = place.join("tree/closed");
+    if is_root() {
+        for path in ["tree", "tree/closed", "tree/many"] {
+            std::os::unix::fs::chown(place.join(path), Some(65_534), Some(65_534)).unwrap();
+        }
+    }
+    fs::set_permissions(&closed, Permissions::from_mode(0o000)).unwrap();
+    let receiver = unprivileged(&place, &["--allow-delete"]);
+    let send = |options: &[&str]| {
+        let mut command = rackweave(&["send", source.to_str().unwrap(), "--delete"]);
+        command.args(["--to", &receiver.address]).args(options).output().unwrap()
+    };
+    let dry = send(&["-ni"]);
+    assert_eq!(dry.status.code(), Some(1), "{dry:?}");
+    let text = String::from_utf8(dry.stdout).unwrap();
+    // Whether the folder of the others is another user's: only root can make one.
+    let (own, foreign) = if is_root() { (0, 2) } else { (3, 0) };
+    assert!(text.contains(&format!("would delete {}\n", 3001 + own)), "{text}");
+    let printed = text.lines().filter(|it| it.starts_with("deleted")).count();
+    let others = format!("and {} others at {}", 3001 + own - printed, receiver.address);
+    assert!(printed < 3000 && text.contains(&others), "{text}");
+    assert!(String::from_utf8_lossy(&dry.stderr).contains("cannot delete tree/closed/x"));
+    let output = send(&["-n", "--json"]);
+    let last = output.stdout.trim_ascii_end().rsplit(|byte| *byte == b'\n').next().unwrap();
+    let document: Value = serde_json::from_slice(last).unwrap();
+    let found = &document["receivers"][0];
+    assert_eq!(found["deleted"], 3001 + own, "{document}");
+    assert_eq!(found["not_deleted"], 2 + foreign, "{document}");
+    assert_eq!(found["unnamed"], 3001 + own - printed, "{document}");
+    assert_eq!(fs::metadata(&closed).unwrap().permissions().mode() & 0o777, 0);
+    let real = send(&["--json"]);
+    assert_eq!(real.status.code(), Some(i32::from(is_root())), "{real:?}");
+    let found = &json(&real)["receivers"][0];
+    assert_eq!((&found["deleted"], &found["not_deleted"]), (&(3004 + own).into(), &foreign.into()));
 }

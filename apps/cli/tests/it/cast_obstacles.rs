@@ -4,14 +4,14 @@
 use std::fs::File;
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::net::UdpSocket;
-use std::os::unix::fs::FileTypeExt as _;
+use std::os::unix::fs::{FileExt as _, FileTypeExt as _};
 use std::path::Path;
 use std::process::{Child, Command, Output, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use crate::casts::{Receiver, content, rackweave};
-use crate::common::until;
+use crate::casts::{Receiver, content, fifo, rackweave};
+use crate::common::{now, until};
 
 fn full() -> Stdio {
     File::options().write(true).open("/dev/full").expect("every Linux has it").into()
@@ -37,7 +37,7 @@ fn signal(child: &Child, name: &str) {
 fn a_device_or_pipe_is_not_replaced_by_a_file() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("pipe");
-    assert!(Command::new("mkfifo").arg(&path).status().unwrap().success());
+    fifo(&path);
     for more in [&[][..], &["--overwrite"]] {
         let mut command = rackweave(&["receive", "--listen", "127.0.0.1:0", "--once", "--out"]);
         let output = command.arg(&path).args(more).output().unwrap();
@@ -173,9 +173,12 @@ fn an_answer_from_another_address_is_named() {
     assert!(message(&output).contains(&expected), "{output:?}");
 }
 
-/// A file of a tebibyte, which takes no room, and minutes to hash.
+/// A file of a tebibyte, which takes little room, and minutes to hash.
 fn sparse(path: &Path) {
-    File::create(path).unwrap().set_len(1 << 40).unwrap();
+    let file = File::create(path).unwrap();
+    file.set_len(1 << 40).unwrap();
+    // Holes are not sent, and the end of a file not before they are hashed.
+    file.write_all_at(&content(1_000_000), 0).unwrap();
 }
 
 /// The receiver hashes a file that may be the one that is sent. It would have gone on for ten seconds after a signal.
@@ -223,6 +226,23 @@ fn a_signal_ends_hosts_of_which_one_hashes() {
     }
 }
 
+/// With `--checksum` the sender reads all files before it turns to anything else.
+#[test]
+fn a_signal_ends_a_sender_that_hashes_for_its_manifest() {
+    let folder = tempfile::tempdir().unwrap();
+    sparse(&folder.path().join("big"));
+    for name in ["INT", "TERM"] {
+        let mut command = send(&folder.path().join("big"), "127.0.0.1:1");
+        let mut sender = command.arg("--checksum").stderr(Stdio::null()).spawn().unwrap();
+        until("it hashes", || processor_ticks(sender.id()) > 20);
+        signal(&sender, name);
+        let began = now();
+        until("it ends", || sender.try_wait().unwrap().is_some());
+        assert_eq!(sender.wait().unwrap().code(), Some(130), "{name}");
+        assert!(began.elapsed() < Duration::from_secs(5), "{name}");
+    }
+}
+
 /// The time that a process has used of processors, in hundredths of a second.
 fn processor_ticks(pid: u32) -> u64 {
     let Ok(stat) = std::fs::read_to_string(format!("/proc/{pid}/stat")) else { return 0 };
@@ -267,7 +287,8 @@ fn input_that_cannot_be_read_is_not_an_empty_one() {
             assert!(message(&output).contains("Bad file descriptor"), "{closed}: {output:?}");
         }
     }
-    assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 0);
+    // A receiver that was invited before the sender found it out has begun the file.
+    until("nothing is kept of it", || std::fs::read_dir(folder.path()).unwrap().count() == 0);
 }
 
 /// Nothing would have been written anywhere, and both ends would have reported success.

@@ -758,3 +758,23 @@ fn a_shard_with_unfinished_messages_is_stored_and_merging_reports_them() {
     let merged = place.run(&["merge", "shards", "--out", "all"]);
     assert_eq!(code(&merged), 1, "{}", stderr(&merged));
 }
+
+/// What the units of systemd start is what the command takes.
+#[test]
+fn units_name_commands_and_options_that_exist() {
+    let units = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../dist/systemd");
+    let mut count = 0;
+    for unit in std::fs::read_dir(units).unwrap() {
+        let text = std::fs::read_to_string(unit.unwrap().path()).unwrap();
+        let start = text.lines().find_map(|line| line.strip_prefix("ExecStart=")).unwrap();
+        let words: Vec<&str> = start.split(' ').skip(1).collect();
+        let mut command = Command::new(env!("CARGO_BIN_EXE_rackweave"));
+        let output = command.args(&words[..2]).arg("--help").output().unwrap();
+        let help = String::from_utf8(output.stdout).unwrap();
+        for option in words.iter().filter(|word| word.starts_with("--")) {
+            assert!(help.contains(&format!("{option} <")), "{start}: {option}");
+            count += 1;
+        }
+    }
+    assert_eq!(count, 3);
+}

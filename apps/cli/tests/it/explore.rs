@@ -208,3 +208,52 @@ fn a_wrong_scenario_is_told_and_opens_no_page() {
     assert_eq!(output.status.code(), Some(2));
     assert!(output.stdout.is_empty() && String::from_utf8_lossy(&output.stderr).contains("spinez"));
 }
+
+/// Nobody can open a page whose address nobody has read.
+#[test]
+fn a_page_whose_address_cannot_be_written_ends() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("watched.toml");
+    std::fs::write(&file, SCENARIO).unwrap();
+    let full = std::fs::OpenOptions::new().write(true).open("/dev/full").unwrap();
+    let (reader, closed) = std::io::pipe().unwrap();
+    drop(reader);
+    for stdout in [Stdio::from(full), Stdio::from(closed)] {
+        let mut command = rackweave();
+        command.arg("explore").arg(&file).stdout(stdout).stderr(Stdio::piped());
+        let mut child = command.spawn().unwrap();
+        until("the command ends", || child.try_wait().unwrap().is_some());
+        let output = child.wait_with_output().unwrap();
+        let told = String::from_utf8(output.stderr).unwrap();
+        assert_eq!(output.status.code(), Some(1), "{told}");
+        assert!(told.contains("cannot write the page's address"), "{told}");
+    }
+}
+
+#[test]
+fn readers_who_read_nothing_and_strangers_stop_neither_the_page_nor_its_events() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("watched.toml");
+    std::fs::write(&file, SCENARIO).unwrap();
+    let explored = Explored::start(&file);
+    let Explored { address, token, .. } = &explored;
+    let events = format!("GET /{token}/events HTTP/1.1\r\nHost: {address}\r\n\r\n");
+    let silent = |head: &str| {
+        let mut stream = TcpStream::connect(address).unwrap();
+        // One that has lost its place may be closed already.
+        let _ = stream.write_all(head.as_bytes());
+        stream
+    };
+    let all: Vec<TcpStream> =
+        (0..200).map(|number| silent([&*events, "GET / HT", ""][number % 3])).collect();
+    explored.done("/control", r#"{"do": "step", "ns": 1000}"#);
+    let mut latest = BufReader::new(silent(&events));
+    latest.get_ref().set_read_timeout(Some(PATIENCE)).unwrap();
+    let mut line = String::new();
+    while !line.starts_with("data: ") {
+        line.clear();
+        assert!(latest.read_line(&mut line).unwrap() > 0);
+    }
+    assert_eq!(explored.get("/state.json").0, 200);
+    drop(all);
+}

@@ -152,9 +152,32 @@ fn verify_names_the_first_bad_chunk() {
     let sentence = folder.fails(1, &["verify", "a.rwi"]);
     assert!(sentence.contains("it is truncated or has been appended to"), "{sentence}");
     let sentence = folder.fails(1, &["inspect", "disk"]);
-    assert_eq!(sentence, "error: disk: it is not an image");
+    assert!(sentence.starts_with("error: disk is not an image: `rackweave image pack`"));
     let sentence = folder.fails(1, &["inspect", "none"]);
     assert!(sentence.starts_with("error: cannot read none: "), "{sentence}");
+}
+
+#[test]
+fn a_disk_in_another_format_is_not_packed_as_one() {
+    let folder = Folder::new(1_000_000);
+    let write = |name: &str, mark: &[u8]| {
+        fs::write(folder.path(name), [mark, &[7; 5000]].concat()).unwrap();
+    };
+    write("vm.img", b"QFI\xfb\0\0\0\x03");
+    write("disk.img", b"\x1f\x8b\x08\0");
+    let sentence = folder.fails(2, &["pack", "vm.img", "--to", "a.rwi"]);
+    assert!(sentence.contains("vm.img is a qcow2 disk, not the disk itself"), "{sentence}");
+    assert!(sentence.contains("`qemu-img convert -O raw vm.img disk.img`"), "{sentence}");
+    let sentence = folder.fails(2, &["pack", "disk.img", "--to", "a.rwi"]);
+    assert!(sentence.contains("`gunzip -c < disk.img > raw.img`"), "{sentence}");
+    folder.json(&["pack", "vm.img", "--raw", "--to", "a.rwi"]);
+    let sentence = folder.fails(2, &["pack", "a.rwi", "--to", "b.rwi"]);
+    assert!(sentence.contains("`rackweave image unpack a.rwi --to disk.img`"), "{sentence}");
+    for command in [["unpack", "vm.img", "--to", "x"].as_slice(), &["verify", "vm.img"]] {
+        let sentence = folder.fails(1, command);
+        assert!(sentence.contains("not an image, but a qcow2 disk: `rackweave image pack`"));
+    }
+    assert!(folder.fails(2, &["serve", "vm.img"]).contains("but a qcow2 disk"));
 }
 
 /// Runs a script in a mount namespace where `small` is a disk of 3 MiB.

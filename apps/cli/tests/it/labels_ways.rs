@@ -18,11 +18,16 @@ fn agent(world: &World, host: u32, more: &str) -> Process {
 }
 
 fn document(part: &mut Process) -> Value {
+    ended(part).0
+}
+
+/// Returns the result, and the lines of standard error.
+fn ended(part: &mut Process) -> (Value, Vec<String>) {
     let code = part.end();
     let text: String = part.stdout.iter().collect();
     let message: Vec<String> = part.stderr.iter().collect();
     assert_eq!(code, Some(0), "{text} {message:?}");
-    crate::common::result(&text)
+    (crate::common::result(&text), message)
 }
 
 fn assert_has(world: &World, host: u32) {
@@ -139,9 +144,12 @@ fn a_rack_loses_its_agents(world: &World, key: &str) {
         let event = control.event(|event| event["event"] == "promoted" && event["rack"] == 1);
         println!("{} after {} ms", event["agent"], (now() - killed).as_millis());
     }
-    let sent = document(&mut send);
+    let (sent, notes) = ended(&mut send);
     println!("{sent:#}");
     assert_eq!(sent["spread"], "labels");
+    // Labels have reached one of them; the sender's rack never had an agent.
+    let notes: Vec<_> = notes.iter().filter(|it| it.contains("no label reached it")).collect();
+    assert!(notes.len() == 1 && notes[0].contains("10.0.0.2:6722"), "{notes:?}");
     for (receiver, host) in receivers.iter_mut().zip([4, 2]) {
         assert_eq!(receiver.end(), Some(0), "h{host}");
         assert_has(world, host);

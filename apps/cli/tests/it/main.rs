@@ -3,11 +3,16 @@
 mod cast;
 mod cast_agent;
 mod cast_applications;
+mod cast_deletions;
 mod cast_edges;
 mod cast_floods;
+mod cast_items;
+mod cast_links;
 mod cast_manifest;
 mod cast_obstacles;
+mod cast_parts;
 mod cast_pauses;
+mod cast_refusals;
 mod cast_restarts;
 mod casts;
 mod command;

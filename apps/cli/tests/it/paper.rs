@@ -81,6 +81,7 @@ scenario = "small"
 
 [[claims.rules]]
 say = "p99 slowdown of Homa below TCP's"
+set = "before"
 for_each = "seed"
 left = { metric = "slowdown.p99", of = { transport = "homa" } }
 is = "<"
@@ -104,6 +105,7 @@ scenario = "small"
 
 [[claims.rules]]
 say = "mean slowdown below 1"
+set = "before"
 of = { transport = "homa" }
 left = { metric = "slowdown.mean", over = "max" }
 is = "<"
@@ -144,8 +146,22 @@ fn claims_are_decided_by_their_rules() {
     assert_eq!(std::fs::read_to_string(out.join("claims.json")).unwrap(), stdout(&output));
     let page = std::fs::read_to_string(out.join("index.html")).unwrap();
     assert!(page.contains("small-faster: holds") && page.contains("small-fewer: does not hold"));
+    let details = std::fs::read_to_string(out.join("claims.html")).unwrap();
+    assert!(details.contains("small-faster: holds") && details.contains("nothing is faster than"));
     let figure = std::fs::read_to_string(out.join("small-faster-p99.svg")).unwrap();
     assert!(figure.starts_with("<svg"));
+    // The page can be drawn again from what is on the disk.
+    let again = place.run(&["paper", "--page", "out", "--out", "page", "--json"]);
+    assert_eq!(code(&again), 0, "{}", stderr(&again));
+    let read: Value = serde_json::from_slice(&again.stdout).unwrap();
+    assert_eq!(read["claims"][0]["results"][0], "../out/runs/small-small");
+    assert_eq!(read["claims"][0]["figures"], claims[0]["figures"]);
+    let redrawn = std::fs::read_to_string(place.path().join("page/index.html")).unwrap();
+    let figures = |page: &str| page.matches("<figure").count();
+    assert_eq!((figures(&redrawn), figures(&page)), (1, 1));
+    let missing = place.run(&["paper", "--page", "nowhere"]);
+    assert_eq!(code(&missing), 2);
+    assert!(stderr(&missing).contains("nowhere/claims.json"), "{}", stderr(&missing));
     // Both claims share one run.
     let summary = std::fs::read_to_string(out.join("runs/small-small/summary.json")).unwrap();
     let summary: Value = serde_json::from_str(&summary).unwrap();
@@ -187,7 +203,7 @@ fn an_exploration_is_no_claim_and_remarks_of_the_file_are_dated() {
     // The table at the end has a measured number of each.
     let table = text
         .lines()
-        .filter(|line| line.contains("does not hold  not ") && line.starts_with("small-fewer "));
+        .filter(|line| line.contains("does not hold  1.") && line.starts_with("small-fewer "));
     assert_eq!(table.count(), 1, "{text}");
 }
 

@@ -34,10 +34,11 @@ fn links_are_searched_for_each_transport_of_a_scenario() {
     let [homa, dctcp] = ["homa: ", "dctcp: "].map(|name| out.split_once(name).expect(&out).1);
     assert!(!homa.starts_with("0 runs") && !dctcp.starts_with("0 runs"), "{out}");
     assert_eq!(
-        out.matches("Tails within 5 % of those without oversubscription").count(),
+        out.matches("p99 within 5 % of that without oversubscription: oversubscription = ").count(),
         2,
         "{out}"
     );
+    assert!(out.contains("highest p99") && out.contains("One seed"), "{out}");
     // A rate of the uplinks says the same in another way.
     let (code, _, error) = size(&["links", "quickstart"]);
     assert_eq!(code, 2);
@@ -74,5 +75,10 @@ fn a_search_that_fails_keeps_what_there_was() {
     let written = std::fs::read_to_string(&kept).unwrap();
     assert_eq!((code, written.matches("dctcp").count() > 0), (0, true), "{written}");
     assert_eq!(written.matches("transport.name").count(), 1, "{written}");
+    // What is written is a scenario, with the keys of `--set`.
+    assert!(written.contains("messages = 200") && written.contains("seed = 1"), "{written}");
+    let mut command = Command::new(env!("CARGO_BIN_EXE_rackweave"));
+    let explained = command.args(["run", "--explain"]).arg(&kept).output().unwrap();
+    assert!(explained.status.success(), "{explained:?}");
     assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 1);
 }

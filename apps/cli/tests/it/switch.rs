@@ -61,15 +61,15 @@ fn it_runs_shows_and_ends_with_a_summary() {
     shown.read_line(&mut line).unwrap();
     assert!(line.contains("frames/s") && !line.contains('\x1b'), "{line}");
 
-    // Clients that send nothing hold up no other: each may take 2 s.
-    let silent: Vec<_> = (0..12).map(|_| TcpStream::connect(free).unwrap()).collect();
+    // Clients that send nothing hold up no other, however many they are.
+    let silent: Vec<_> = (0..100).map(|_| TcpStream::connect(free).unwrap()).collect();
     let began = now();
     let mut asked = TcpStream::connect(free).unwrap();
     asked.write_all(b"GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n").unwrap();
     let mut answer = String::new();
     asked.read_to_string(&mut answer).unwrap();
     assert!(answer.starts_with("HTTP/1.1 200 OK\r\n"), "{answer}");
-    assert!(now() - began < Duration::from_secs(12), "{:?}", now() - began);
+    assert!(now() - began < Duration::from_secs(8), "{:?}", now() - began);
     drop(silent);
     let has = |text: &str| assert!(answer.contains(text), "{text} is missing in {answer}");
     has("\nrackweave_switch_edge_drops_total{reason=\"malformed\"} 1\n");

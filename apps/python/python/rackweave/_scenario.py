@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 from collections.abc import Mapping
 from typing import Any, Optional, Union
@@ -26,7 +27,26 @@ def _plain(value: Any) -> Any:
     raise TypeError(f"a scenario has numbers, texts, lists and dictionaries, not {type(value).__name__}")
 
 
-def to_json(value: Any) -> str:
+def _not_finite(value: Any, key: str = "") -> Optional[str]:
+    """Returns the key of a number that TOML has and JSON has not, such as a hole in a data frame."""
+    if hasattr(value, "tolist"):
+        value = value.tolist()
+    if isinstance(value, float):
+        return key if not math.isfinite(value) else None
+    if isinstance(value, Mapping):
+        parts = ((f"{key}.{name}" if key else str(name), part) for name, part in value.items())
+    elif isinstance(value, (list, tuple)):
+        parts = ((f"{key}[{number}]", part) for number, part in enumerate(value))
+    else:
+        return None
+    found = (_not_finite(part, name) for name, part in parts)
+    return next((name for name in found if name is not None), None)
+
+
+def to_json(value: Any, key: str = "") -> str:
+    wrong = _not_finite(value, key)
+    if wrong is not None:
+        raise _native.ScenarioError(f"{wrong or 'a scenario'}: a number is missing (NaN) or infinite")
     return json.dumps(value, default=_plain, allow_nan=False, ensure_ascii=False)
 
 
@@ -46,7 +66,7 @@ def arguments(settings: Settings) -> "list[str]":
     if settings is None:
         return []
     if isinstance(settings, Mapping):
-        return [_native.set_argument(key, to_json(value)) for key, value in settings.items()]
+        return [_native.set_argument(key, to_json(value, key)) for key, value in settings.items()]
     return list(settings)
 
 

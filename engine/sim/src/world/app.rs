@@ -19,6 +19,7 @@ use rackweave_workload::app::{
 
 use super::observe::Tracing;
 use super::timeline::Timeline;
+use super::unrepaired::Unrepaired;
 use super::windows::{Division, Windows};
 use super::{World, wake};
 use crate::config::{MeasureConfig, StreamConfig};
@@ -79,11 +80,13 @@ pub(super) struct Apps<'a> {
     /// The ids of messages and of streams of bytes in the transports.
     ids: WireIds,
     /// For each host, the collector's ids of its messages, by [`MessageKey::slot`].
-    records: Vec<Vec<RecordId>>,
+    pub(super) records: Vec<Vec<RecordId>>,
     /// So the payload bytes that have arrived, of runs that are not divided into windows.
     arrived: Vec<Vec<u64>>,
-    /// The bytes of unfinished messages and their responses.
+    /// The bytes of unfinished messages and their responses, without the ones in [`Apps::unrepaired`].
     pub(super) backlog: u64,
+    /// The messages of transports that repair nothing which have been sent, by the time at which they are lost.
+    pub(super) unrepaired: Unrepaired,
     /// Whether load goes on until all measured messages have ended.
     pub(super) goes_on: bool,
     pub(super) collector: Collector,
@@ -159,6 +162,7 @@ impl<'a> Apps<'a> {
             records: vec![Vec::new(); apps.len()],
             arrived: vec![Vec::new(); apps.len()],
             backlog: 0,
+            unrepaired: Unrepaired::new(hosts),
             goes_on: is_measured && total.is_none() && !measure.stop_load && !stops,
             has_channels: apps.first().is_some_and(App::has_channels),
             streams: streams.iter().map(|(config, instance, _)| (*config, *instance)).collect(),
@@ -207,7 +211,7 @@ impl<'a> Apps<'a> {
 
     /// The bytes of a message and its response.
     #[inline]
-    fn exchanged(&self, start: MessageStart) -> u64 {
+    pub(super) fn exchanged(&self, start: MessageStart) -> u64 {
         let exchange = self.streams[usize::from(start.stream)].0.workload.exchange;
         start.bytes + exchange.response_bytes(start.bytes).unwrap_or(0)
     }
@@ -282,6 +286,14 @@ impl<'a> Apps<'a> {
         let (client, key) = self.ids.key(id);
         let (stream, server) = self.apps.get(client.0 as usize)?.route(key)?;
         Some((Exchange { stream, client, server }, key))
+    }
+
+    /// The key of a message that this host started, and that is in progress.
+    pub(super) fn own_key(&self, host: HostId, id: MessageId) -> Option<MessageKey> {
+        match &self.windows {
+            Some(windows) => windows.own_key(host, id),
+            None => self.message(id).filter(|(at, _)| at.client == host).map(|(_, key)| key),
+        }
     }
 
     /// The stream of messages, the client and the server of a stream of bytes; `None` if it is not in progress.
@@ -440,7 +452,9 @@ impl<M: Model> World<'_, M> {
                 }
             }
             Record::Ended { key, start, at, end, .. } => {
-                apps.backlog = apps.backlog.saturating_sub(apps.exchanged(start));
+                if !apps.unrepaired.ended(host, key) {
+                    apps.backlog = apps.backlog.saturating_sub(apps.exchanged(start));
+                }
                 apps.collector.ended(apps.records[host.0 as usize][key.slot()], at, end);
                 if let Some(windows) = &mut apps.windows {
                     windows.forget(host, key);
@@ -569,7 +583,7 @@ impl<M: Model> World<'_, M> {
     pub(super) fn on_event(&mut self, host: HostId, instance: u8, event: Event) {
         let now = self.net.now();
         match event {
-            Event::Sent { .. } => return,
+            Event::Sent { id, .. } => return self.sent_for_good(host, id),
             Event::Failed { id, reason, .. } => return self.fail(instance, id, reason),
             Event::Delivered { peer, id, .. } => {
                 self.charge_call(host, false);

@@ -23,6 +23,7 @@ mod stream_tests;
 #[cfg(test)]
 mod tests;
 mod timeline;
+mod unrepaired;
 mod windows;
 #[cfg(test)]
 mod work_tests;
@@ -312,6 +313,7 @@ impl<'a, M: Model> World<'a, M> {
         }
         let limit = Time::ZERO + self.measure.time_limit;
         let end = loop {
+            self.give_up_lost(self.net.now());
             if self.is_done() {
                 break End::AllDone;
             }
@@ -324,6 +326,9 @@ impl<'a, M: Model> World<'a, M> {
             }
             if self.net.packets() > control.packet_limit {
                 break End::PacketLimit;
+            }
+            if self.net.counters().packet_hops > self.measure.hop_limit {
+                break End::HopLimit;
             }
             if let Some(end) = self.without_steady_state(self.net.now(), self.apps.backlog) {
                 break end;

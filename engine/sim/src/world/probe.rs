@@ -143,6 +143,7 @@ impl<M: Model> World<'_, M> {
             max_queue_bytes: ports.iter().map(|port| port.max_queue_bytes).max().unwrap_or(0),
             links,
             counters: *self.net.counters(),
+            dropped_before: Some(self.net.dropped_before()),
             refused: self.apps.refused,
             queue_series: self.net.series().to_vec(),
             traffic: self.net.metered(),

@@ -132,6 +132,7 @@ struct Summary {
     failed: u64,
     packets: u64,
     events: u64,
+    hops: u64,
     backlog: u64,
     is_cancelled: bool,
     is_expired: bool,
@@ -152,6 +153,7 @@ impl Summary {
         failed: 0,
         packets: 0,
         events: 0,
+        hops: 0,
         backlog: 0,
         is_cancelled: false,
         is_expired: false,
@@ -172,6 +174,7 @@ impl Summary {
             failed: self.failed + other.failed,
             packets: self.packets + other.packets,
             events: self.events + other.events,
+            hops: self.hops + other.hops,
             backlog: self.backlog + other.backlog,
             is_cancelled: self.is_cancelled || other.is_cancelled,
             is_expired: self.is_expired || other.is_expired,
@@ -206,6 +209,7 @@ struct Share<H> {
     collector: Collector,
     timeline: Timeline,
     counters: Counters,
+    dropped_before: u64,
     /// The links whose ports are in the shard.
     links: Vec<(u32, LinkStats)>,
     traffic: Vec<Vec<u64>>,
@@ -341,6 +345,10 @@ impl<M: Model> World<'_, M> {
                 self.net.advance(reached);
                 return Ok(End::PacketLimit);
             }
+            if sum.hops > self.measure.hop_limit {
+                self.net.advance(reached);
+                return Ok(End::HopLimit);
+            }
             if number == 0 {
                 sum.publish(control, wanted);
             }
@@ -398,6 +406,7 @@ impl<M: Model> World<'_, M> {
             failed: sent.failed,
             packets: u64::from(self.net.packets()) + sent.packets,
             events: self.net.counters().events,
+            hops: self.net.counters().packet_hops,
             backlog: self.apps.backlog,
             is_cancelled: control.cancel.load(Ordering::Relaxed),
             is_expired: control.expire.load(Ordering::Relaxed),
@@ -470,6 +479,7 @@ impl<M: Model> World<'_, M> {
             links,
             timeline: self.apps.timeline.take(),
             counters: *self.net.counters(),
+            dropped_before: self.net.dropped_before(),
             traffic: self.net.metered(),
             queue_series: self.net.series().to_vec(),
             captured: self.net.take_captures(),
@@ -491,11 +501,13 @@ impl<M: Model> World<'_, M> {
     ) -> RunResult<M::Header> {
         let (mut links, mut counters, mut traffic) = (own, Counters::default(), self.net.metered());
         let (mut round_trips, mut verified) = (self.round_trips(), self.apps.verified());
+        let mut dropped_before = 0;
         let (mut recovery, mut waiting) = (self.recovery(), self.waiting());
         for share in shares {
             waiting.extend(share.waiting);
             links.extend(share.links);
             counters.add(&share.counters);
+            dropped_before += share.dropped_before;
             for (all, more) in traffic.iter_mut().zip(share.traffic) {
                 all.resize(all.len().max(more.len()), 0);
                 all.iter_mut().zip(more).for_each(|(all, more)| *all += more);
@@ -518,8 +530,10 @@ impl<M: Model> World<'_, M> {
         let links = links.into_iter().map(|(_, stats)| stats).collect();
         let result = self.report_with(end, links);
         counters.add(&result.counters);
+        dropped_before += result.dropped_before.unwrap_or(0);
         RunResult {
             counters,
+            dropped_before: Some(dropped_before),
             traffic,
             round_trips,
             recovery,

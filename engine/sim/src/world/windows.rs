@@ -150,6 +150,12 @@ impl Windows {
         Some(MessageKey::new(serial, 0))
     }
 
+    /// The key of a message of this host in progress.
+    pub(super) fn own_key(&self, host: HostId, id: MessageId) -> Option<MessageKey> {
+        let (client, _, serial) = self.ids.origin(id);
+        self.slots.get(client.0 as usize).filter(|_| client == host)?.key(serial)
+    }
+
     pub(super) fn started(&mut self, host: HostId, key: MessageKey) {
         self.slots[host.0 as usize].insert(key);
     }
@@ -215,6 +221,7 @@ impl<M: Model> World<'_, M> {
     pub(super) fn run_window(&mut self, window: Window) {
         self.net.set_window(window.last);
         while self.step(window.last) {}
+        self.give_up_lost(window.end);
     }
 
     /// Records the ends of messages that were not recorded in the window: ends that other shards report, and failures.
@@ -277,6 +284,10 @@ impl<M: Model> World<'_, M> {
             if packets > u64::from(control.packet_limit) {
                 self.net.advance(reached);
                 break End::PacketLimit;
+            }
+            if self.net.counters().packet_hops > self.measure.hop_limit {
+                self.net.advance(reached);
+                break End::HopLimit;
             }
             self.publish(control);
             if let Some(end) = control.end() {

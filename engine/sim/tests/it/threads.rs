@@ -330,6 +330,39 @@ fn a_stalled_run_with_samples() {
     assert_eq!(result.end, End::Stalled);
 }
 
+/// What a transport without repair has lost is no backlog that grows, and no run waits for it.
+#[test]
+fn lost_datagrams_are_no_overload() {
+    let mut fabric = long_fabric(fat_tree());
+    fabric.switch.buffer = BufferConfig::PerPort { bytes: 6_000 };
+    let lost_after = Span::from_ms(5);
+    let datagrams = datagram::Config { forget_after: lost_after, ..datagram::Config::default() };
+    let mut config = config(fabric, vec![stream(datagrams.into(), poisson("W3", 0.5))]);
+    config.measure.messages = 500;
+    config.measure.time_limit = Span::from_ms(50);
+    // The detector looks after 4 ms already.
+    config.measure.offered_too_much = true;
+    let result = on_any_threads("lost datagrams", &config);
+    assert_eq!((result.end, result.backlog), (End::AllDone, None));
+    // Without windows the run looks whether it is done after 1024 events.
+    let plain = run(&config, &Control::default()).expect("a possible run");
+    assert_eq!((plain.end, plain.messages), (End::AllDone, result.messages.clone()));
+    let count = |is: fn(&Outcome) -> bool| {
+        result.messages.iter().filter(|message| is(&message.outcome)).count()
+    };
+    let lost = count(|outcome| matches!(outcome, Outcome::Unfinished));
+    assert_eq!(lost + count(|outcome| matches!(outcome, Outcome::Completed(_))), 500);
+    assert!(lost > 10, "{lost}");
+    let last = result.messages.iter().map(|message| message.start).max().expect("500 messages");
+    let waited = result.ended_at.since(last);
+    assert!((lost_after..lost_after * 2).contains(&waited), "{waited:?}");
+
+    // What waits at its sender is backlog as ever.
+    config.streams = vec![stream(datagram::Config::default().into(), poisson("W1", 0.9))];
+    let result = run(&config, &Control::default()).expect("a possible run");
+    assert_eq!(result.end, End::Overloaded);
+}
+
 /// Queues without a limit do not fill the memory: the run ends and says why, at the same time on any number of threads.
 #[test]
 fn a_run_with_too_many_packets_ends() {
@@ -345,6 +378,21 @@ fn a_run_with_too_many_packets_ends() {
         // Without windows, the limit is looked at after 1024 steps.
         assert!((2_001..20_000).contains(&result.peak_packets), "{}", result.peak_packets);
         assert!(result.ended_at < Time::ZERO + config.measure.time_limit);
+    }
+}
+
+/// The work of a run is bounded: it ends at the same time on any number of threads.
+#[test]
+fn a_run_over_too_many_hops_ends() {
+    let mut config = config(long_fabric(fat_tree()), vec![stream(dctcp(), poisson("W3", 0.5))]);
+    config.measure.hop_limit = 20_000;
+    let divided = within("hop limit", &config, &Control::default());
+    let whole = run(&config, &Control::default()).expect("a possible run");
+    for result in [divided, whole] {
+        assert_eq!(result.end, End::HopLimit);
+        // Without windows, the limit is looked at after 1024 steps.
+        let hops = result.counters.packet_hops;
+        assert!((20_001..22_000).contains(&hops), "{hops}");
     }
 }
 

@@ -123,31 +123,39 @@ fn dctcp_holds_its_queue_near_k_and_the_link_full() {
 /// milliseconds, and a flow's share of some seconds by several percent, so that the mean of runs whose flows start a
 /// little differently is judged. The share of one of four flows in three seconds has a standard deviation of 5 %, so that
 /// the mean of ten starts has one of 1.6 %, a third of the bound.
-#[test]
-fn long_flows_share_fairly() {
-    const STARTS: [f64; 10] = [0.0, 0.3, 1.2, 2.7, 4.8, 7.5, 10.8, 14.7, 19.2, 24.3];
-    let few = |starts: &'static [f64]| &starts[..starts.len().min(4)];
-    for (name, transport, seconds, start_gaps_us) in [
-        ("dctcp", dctcp(), 1, &[0.0][..]),
-        ("cubic", cubic(), 3, &STARTS),
-        ("newreno", new_reno(), 3, &STARTS),
-    ] {
-        for flows in [2, 4] {
-            let start_gaps_us = if flows == 2 { few(start_gaps_us) } else { start_gaps_us };
-            let mut means = vec![0.0; flows as usize];
-            for &start_gap_us in start_gaps_us {
-                let shares =
-                    shares(transport.clone(), flows, Span::from_secs(seconds), start_gap_us);
-                let total: f64 = shares.iter().sum();
-                assert!(total > 0.98, "{name} fills the link: {total}");
-                for (mean, share) in means.iter_mut().zip(&shares) {
-                    *mean += share / total * f64::from(flows) / start_gaps_us.len() as f64;
-                }
+fn long_flows_share_fairly(transport: TransportConfig, seconds: u64, start_gaps_us: &[f64]) {
+    for flows in [2, 4] {
+        let few = start_gaps_us.len().min(4);
+        let start_gaps_us = if flows == 2 { &start_gaps_us[..few] } else { start_gaps_us };
+        let mut means = vec![0.0; flows as usize];
+        for &start_gap_us in start_gaps_us {
+            let shares = shares(transport.clone(), flows, Span::from_secs(seconds), start_gap_us);
+            let total: f64 = shares.iter().sum();
+            assert!(total > 0.98, "the link is filled: {total}");
+            for (mean, share) in means.iter_mut().zip(&shares) {
+                *mean += share / total * f64::from(flows) / start_gaps_us.len() as f64;
             }
-            let fair = means.iter().all(|mean| (mean - 1.0).abs() < 0.05);
-            assert!(fair, "{name}: {means:?}");
         }
+        let fair = means.iter().all(|mean| (mean - 1.0).abs() < 0.05);
+        assert!(fair, "{means:?}");
     }
+}
+
+const STARTS: [f64; 10] = [0.0, 0.3, 1.2, 2.7, 4.8, 7.5, 10.8, 14.7, 19.2, 24.3];
+
+#[test]
+fn long_flows_of_dctcp_share_fairly() {
+    long_flows_share_fairly(dctcp(), 1, &[0.0]);
+}
+
+#[test]
+fn long_flows_of_cubic_share_fairly() {
+    long_flows_share_fairly(cubic(), 3, &STARTS);
+}
+
+#[test]
+fn long_flows_of_new_reno_share_fairly() {
+    long_flows_share_fairly(new_reno(), 3, &STARTS);
 }
 
 #[test]

@@ -153,6 +153,8 @@ pub struct Net<P: SwitchProgram, B: PayloadStore<P::Header> = ()> {
     delayed: BinaryHeap<Delayed>,
     departures: VecDeque<(Time, HostId, PacketRef)>,
     counters: Counters,
+    /// The drops among them before the statistics of ports began.
+    dropped_before: u64,
     taps: Taps<P::Header>,
     trace: Option<Box<Trace<P::Header>>>,
     meters: Meters,
@@ -392,6 +394,7 @@ impl<P: SwitchProgram, B: PayloadStore<P::Header>> Net<P, B> {
             delayed: BinaryHeap::new(),
             departures: VecDeque::new(),
             counters: Counters::default(),
+            dropped_before: 0,
             taps: Taps::default(),
             trace: None,
             meters: Meters::default(),

@@ -285,6 +285,7 @@ impl<P: SwitchProgram, B: PayloadStore<P::Header>> Net<P, B> {
         let now = self.now;
         self.since = now;
         self.catch_up_all(edge);
+        self.dropped_before = self.counters.dropped();
         for (link, stats) in self.links.iter_mut().zip(&mut self.stats) {
             let max_bytes = saturated(link.queue.bytes());
             *stats = PortStats { changed_at: now, max_bytes, ..PortStats::default() };
@@ -296,6 +297,12 @@ impl<P: SwitchProgram, B: PayloadStore<P::Header>> Net<P, B> {
     #[must_use]
     pub const fn since(&self) -> Time {
         self.since
+    }
+
+    /// The packets dropped before the statistics of ports began; 0 before that.
+    #[must_use]
+    pub const fn dropped_before(&self) -> u64 {
+        self.dropped_before
     }
 
     /// Makes all decisions that are due by now.

@@ -9,7 +9,7 @@ use rackweave_core::{Framing, HostId, Span, frame};
 
 use super::{Driven, Scheme};
 use crate::exchange::{Config, InvalidConfig};
-use crate::profile::{CountedFeedback, Feedback, Profile, UDP_FRONT};
+use crate::profile::{Control, Profile, Surroundings, UDP_FRONT};
 
 /// The most finished exchanges that a host remembers because its patience was raised: 48 MB, and more than a million
 /// exchanges a second with patience of two seconds. The value is our choice.
@@ -26,10 +26,8 @@ pub trait Parameters: Debug + Clone {
     const DATA_BYTES: u32;
     /// Size of the longest other packet.
     const CONTROL_BYTES: u32;
-    /// See [`Feedback::packets`].
-    const PACKETS_BACK: f64;
-    /// Whether loads count them; see [`Profile::counted_feedback`].
-    const COUNTS_PACKETS_BACK: bool = false;
+    /// See [`Profile::counts_feedback`].
+    const COUNTS_FEEDBACK: bool = false;
 
     /// What it has in common with the others.
     fn common(&self) -> &Config;
@@ -40,10 +38,9 @@ pub trait Parameters: Debug + Clone {
     /// Interval at which a client that awaits its response asks the server for it.
     fn ask_interval(&self) -> Span;
 
-    /// Number of packets at the start of a message for which nothing is sent back; see [`Feedback::free_bytes`].
-    fn unanswered_packets(&self) -> u16 {
-        0
-    }
+    /// The packets other than data that the sender and the receiver of a message of `bytes`, which has `packets`, send for it; see
+    /// [`Control`].
+    fn control_packets(&self, bytes: f64, packets: f64, at: &Surroundings) -> [f64; 2];
 
     /// Checks whether the state machine can run with these parameters.
     fn validate(&self) -> Result<(), InvalidConfig>;
@@ -82,18 +79,14 @@ impl<P: Parameters> Profile for P {
         u64::from(self.common().max_message_bytes)
     }
 
-    fn feedback(&self) -> Feedback {
-        let max_payload = u64::from(self.common().max_payload);
-        let free_bytes = u64::from(self.unanswered_packets()) * max_payload;
-        Feedback { free_bytes, packets: P::PACKETS_BACK }
+    fn control(&self, bytes: u64, at: &Surroundings) -> Control {
+        let packets = bytes.div_ceil(u64::from(self.common().max_payload)).max(1);
+        let [there, back] = self.control_packets(bytes as f64, packets as f64, at);
+        Control { there, back, wire_bytes: frame::wire_bytes(self.common().control_bytes) }
     }
 
-    fn counted_feedback(&self) -> Option<CountedFeedback> {
-        P::COUNTS_PACKETS_BACK.then(|| CountedFeedback {
-            free_bytes: self.feedback().free_bytes,
-            bytes_per_packet: u64::from(self.common().max_payload),
-            wire_bytes: frame::wire_bytes(self.common().control_bytes),
-        })
+    fn counts_feedback(&self) -> bool {
+        P::COUNTS_FEEDBACK
     }
 
     fn over_udp(mut self) -> Self {

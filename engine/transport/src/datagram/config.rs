@@ -8,7 +8,7 @@ use rackweave_core::{Framing, HostId, Span, frame};
 use rackweave_wire::datagram::HEADER_BYTES;
 
 use crate::exchange::{InvalidConfig, above_zero, is_packet_length, is_priority};
-use crate::profile::{Feedback, Profile, UDP_FRONT};
+use crate::profile::{Control, Profile, Surroundings, UDP_FRONT};
 
 /// Parameters of the datagram transport.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -117,8 +117,12 @@ impl Profile for Config {
         u64::from(self.max_message_bytes)
     }
 
-    fn feedback(&self) -> Feedback {
-        Feedback { free_bytes: 0, packets: 0.0 }
+    fn control(&self, _: u64, _: &Surroundings) -> Control {
+        Control::default()
+    }
+
+    fn lost_after(&self) -> Option<Span> {
+        Some(self.forget_after)
     }
 
     fn over_udp(mut self) -> Self {

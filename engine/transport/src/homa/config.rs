@@ -36,6 +36,15 @@ pub enum PriorityBy {
     BytesLeft,
 }
 
+/// When the oldest message is granted outside of the SRPT order.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum FifoGrants {
+    /// After its share of granted bytes (docs/protocols/homa.md#homa-grants, rule 7).
+    ByBytes,
+    /// At intervals in which the link carries its share; the same message again, until its sender does not respond (rule 8).
+    ByTime,
+}
+
 /// Maximum number of ticks by which a RESEND to a silent peer is delayed at random, so that many senders are
 /// not asked in the same tick. Our choice: it is about the profiles' `resend_interval`, which it at most
 /// doubles.
@@ -80,9 +89,16 @@ pub struct Config {
     pub overcommit: u32,
     /// Maximum number of these from one peer.
     pub max_rpcs_per_peer: u32,
+    /// Whether a peer's second message is granted only in a place that the first message of no other peer claims, its third only in one
+    /// that no second claims, and so on (docs/protocols/homa.md#homa-grants, rule 9); otherwise the first in SRPT order are granted.
+    pub spread_over_peers: bool,
+    /// Whether a message without grants, because all of it is unscheduled, counts in `max_incoming` (rule 9).
+    pub unscheduled_counts: bool,
+    /// When the oldest message is granted.
+    pub fifo_grants: FifoGrants,
     /// Bytes of a grant to the oldest message outside of the SRPT order.
     pub fifo_grant_increment: u32,
-    /// Share of granted bytes for the oldest message, in 1/1000.
+    /// Share of granted bytes, or of the link's time, for the oldest message, in 1/1000.
     pub grant_fifo_fraction: u32,
     /// Share of sent packets for the oldest message, in 1/1000.
     pub pacer_fifo_fraction: u32,
@@ -301,6 +317,9 @@ impl Config {
             overcommit: u32::from(levels - unscheduled_levels),
             // The authors' simulation grants one message of each sender (`SenderState`).
             max_rpcs_per_peer: 1,
+            spread_over_peers: false,
+            unscheduled_counts: true,
+            fifo_grants: FifoGrants::ByBytes,
             fifo_grant_increment: window,
             grant_fifo_fraction: 0,
             pacer_fifo_fraction: 0,
@@ -362,6 +381,9 @@ impl Config {
             max_incoming: 400_000,
             overcommit: 8,
             max_rpcs_per_peer: 1,
+            spread_over_peers: false,
+            unscheduled_counts: true,
+            fifo_grants: FifoGrants::ByBytes,
             fifo_grant_increment: 10_000,
             grant_fifo_fraction: 50,
             pacer_fifo_fraction: 50,
@@ -399,11 +421,8 @@ impl Config {
     /// `link`, with its recovery from losses since June 2025 (docs/protocols/homa.md#homa-loss). `max_restarts` is our
     /// choice, and so are the random delays of RESENDs that come with it; with 0 they are the module's.
     ///
-    /// Rules of the module's `homa_grant.c` differ. Its grants to the oldest message have the priority `num_priorities - 2`, above all
-    /// scheduled ones, ignore the limit of all grants and stay with that message; here rule 7 of autumn 2023 holds. Messages without
-    /// grants do not count in its limit; here they do. It fills places of the overcommitment that no other peer claims
-    /// with further messages of one peer (`homa_grant_find_victim`); here one message of each peer is granted. It
-    /// grants the oldest message by time (`homa_grant_check_fifo`), here by bytes.
+    /// The module keeps a message granted until another one displaces it, which it decides when packets of that arrive; here the order
+    /// is that of the moment.
     #[must_use]
     pub fn linux_2026(link: Rate) -> Self {
         const DATA_HEADER: u32 = frame::IPV4 + 56;
@@ -420,6 +439,11 @@ impl Config {
             layout: Layout::Head,
             unscheduled_bytes: 40_000,
             window: 0,
+            // `HOMA_MAX_GRANTS` bounds `max_overcommit`, and nothing else does the messages of a peer.
+            max_rpcs_per_peer: Self::linux(link).overcommit,
+            spread_over_peers: true,
+            unscheduled_counts: false,
+            fifo_grants: FifoGrants::ByTime,
             fifo_grant_increment: 50_000,
             resend_ticks: 5,
             resend_interval: 5,
@@ -455,6 +479,21 @@ impl Config {
     pub fn with_workload(self, sizes: &[(u32, f64)], unscheduled_levels: Option<u8>) -> Self {
         let cutoffs = cutoffs::allocate_for(&self, sizes, unscheduled_levels);
         self.with_priorities(cutoffs)
+    }
+
+    /// The interval of grants to the oldest message ([`FifoGrants::ByTime`]).
+    pub(super) fn fifo_interval(&self) -> Span {
+        let share = u64::from(self.grant_fifo_fraction.max(1));
+        let ticks = self.link.span_of(u64::from(self.fifo_grant_increment)).ticks();
+        Span::from_ticks(ticks.saturating_mul(1000) / share)
+    }
+
+    /// The priority of these grants: the next to the highest (`homa_high_priority`).
+    pub(super) const fn fifo_priority(&self) -> u8 {
+        match self.fifo_grants {
+            FifoGrants::ByBytes => self.max_sched_priority,
+            FifoGrants::ByTime => self.num_priorities.saturating_sub(2),
+        }
     }
 
     /// How messages are divided into packets.

@@ -3,10 +3,10 @@
 use core::mem::offset_of;
 use std::collections::BTreeSet;
 
-use rackweave_core::prefetch;
+use rackweave_core::{Time, prefetch};
 use smallvec::SmallVec;
 
-use super::config::Config;
+use super::config::{Config, FifoGrants};
 use super::grantable::{Change, Grantable};
 use super::peer::Peers;
 use super::rpc::{Incoming, Rpcs};
@@ -168,13 +168,38 @@ impl Grants {
         }
     }
 
-    /// All grantable messages, oldest first; empty if the oldest has no share.
-    pub(super) fn by_age(&self) -> impl Iterator<Item = u32> + '_ {
-        self.by_age.iter().map(|&(_, slot)| slot)
+    /// The places in `active` of the `n` messages that are granted, if these are not the first (docs/protocols/homa.md#homa-grants, rule 9):
+    /// first the messages before which none of their peer stands, then those behind one, and so on.
+    fn spread(&self, n: usize) -> SmallVec<[usize; 8]> {
+        let mut peers: SmallVec<[(u32, usize); 8]> = SmallVec::new();
+        // By the number of messages of the peer before it, and the place.
+        let mut turns: SmallVec<[(usize, usize); 64]> = SmallVec::new();
+        for (place, entry) in self.active.iter().enumerate() {
+            let turn = match peers.iter_mut().find(|(peer, _)| *peer == entry.peer) {
+                Some((_, messages)) => {
+                    *messages += 1;
+                    *messages
+                }
+                None => {
+                    peers.push((entry.peer, 0));
+                    0
+                }
+            };
+            turns.push((turn, place));
+            // Nothing that follows comes before these.
+            if peers.len() == n {
+                break;
+            }
+        }
+        turns.sort_unstable();
+        let mut granted: SmallVec<[usize; 8]> =
+            turns.iter().take(n).map(|(_, place)| *place).collect();
+        granted.sort_unstable();
+        granted
     }
 
     /// The next grant in SRPT order at or after rank `from`, and the rank at which to continue
-    /// (docs/protocols/homa.md#homa-grants, rules 2 to 6). `n` messages are granted at a time.
+    /// (docs/protocols/homa.md#homa-grants, rules 2 to 6 and 9). `n` messages are granted at a time.
     pub(super) fn next(
         &self,
         config: &Config,
@@ -186,15 +211,17 @@ impl Grants {
             true => peers.scheduled_window(entry.peer),
             false => 0,
         };
-        let window_of = |entry: &Entry| match (measured(entry), config.window) {
-            (0, 0) => u32::try_from(config.max_incoming / (n as u64 + 1)).unwrap_or(u32::MAX),
-            (0, window) | (window, _) => window,
+        let window_of = |entry: &Entry| match measured(entry) {
+            0 => window(config, n),
+            measured => measured,
         };
-        let granted_now = &self.active[..n];
-        let max_incoming = if granted_now.iter().any(|entry| measured(entry) > 0) {
+        let spread = (config.spread_over_peers && n < self.active.len()).then(|| self.spread(n));
+        let place = |rank: usize| spread.as_ref().map_or(rank, |spread| spread[rank]);
+        let granted_now = || (0..n).map(|rank| &self.active[place(rank)]);
+        let max_incoming = if granted_now().any(|entry| measured(entry) > 0) {
             // "max_incomming = scheduled_window * max_overcommit" (Leverage Homa's slides). The windows of peers
             // differ, so each granted message contributes its own (our choice: docs/protocols/leverage-homa.md#leverage-homa).
-            granted_now.iter().map(|entry| u64::from(window_of(entry))).sum()
+            granted_now().map(|entry| u64::from(window_of(entry))).sum()
         } else {
             config.max_incoming
         };
@@ -202,7 +229,7 @@ impl Grants {
         if available == 0 {
             return None;
         }
-        for (rank, entry) in granted_now.iter().enumerate().skip(from) {
+        for (rank, entry) in granted_now().enumerate().skip(from) {
             let received = entry.length - entry.key.left;
             let window = window_of(entry);
             let mut offset = config.whole_packets(received.saturating_add(window), entry.limit);
@@ -227,28 +254,78 @@ impl Grants {
         }
     }
 
-    /// Whether the next grant is for the oldest message (docs/protocols/homa.md#homa-grants, rule 7), which gets the
-    /// configured share of all granted bytes.
-    pub(super) fn fifo_due(&self, config: &Config) -> bool {
+    /// Whether no message may be granted.
+    #[inline]
+    pub(super) fn is_empty(&self) -> bool {
+        self.active.is_empty()
+    }
+}
+
+/// The grants to the oldest message, which has a share of all.
+#[derive(Debug, Default)]
+pub(super) struct Fifo {
+    /// The message, by birth and slot, that is granted by [`FifoGrants::ByTime`].
+    oldest: Option<(u64, u32)>,
+    /// When it is granted again.
+    at: Time,
+}
+
+impl Fifo {
+    /// Whether the next grant is for the oldest message (docs/protocols/homa.md#homa-grants, rules 7 and 8), which gets the
+    /// configured share of all granted bytes, or of time. By time it is granted after another grant only.
+    pub(super) fn is_due(
+        &self,
+        config: &Config,
+        grants: &Grants,
+        now: Time,
+        has_granted: bool,
+    ) -> bool {
         if config.grant_fifo_fraction == 0 {
             return false;
+        }
+        if config.fifo_grants == FifoGrants::ByTime {
+            return has_granted && self.at <= now;
         }
         // Rounded up like the grant itself, so that the share is exact.
         let increment = u64::from(config.whole_packets(config.fifo_grant_increment, u32::MAX));
         let others =
             (1000 * increment / u64::from(config.grant_fifo_fraction)).saturating_sub(increment);
-        self.since_fifo >= others.max(1)
+        grants.since_fifo >= others.max(1)
     }
 
-    /// Restarts the count after a grant to the oldest message.
-    pub(super) fn fifo_done(&mut self) {
-        self.since_fifo = 0;
+    /// Restarts the count, and the interval, after a grant to the oldest message.
+    pub(super) fn done(&mut self, config: &Config, grants: &mut Grants, now: Time) {
+        grants.since_fifo = 0;
+        self.at = now.saturating_add(config.fifo_interval());
     }
 
-    /// Whether no message may be granted.
-    #[inline]
-    pub(super) fn is_empty(&self) -> bool {
-        self.active.is_empty()
+    /// The slot of the message that is granted: the oldest one that has at most `unscheduled_bytes` in flight
+    /// (docs/protocols/homa.md#homa-grants, rule 7), or (rule 8) the same one again, and another only if a window and two increments are
+    /// in flight, to which its sender does not respond.
+    pub(super) fn oldest(&mut self, config: &Config, grants: &Grants, rpcs: &Rpcs) -> Option<u32> {
+        let is_by_time = config.fifo_grants == FifoGrants::ByTime;
+        let most = if is_by_time {
+            let window = window(config, grants.active.len().min(config.overcommit as usize));
+            window.saturating_add(config.fifo_grant_increment.saturating_mul(2)).saturating_sub(1)
+        } else {
+            config.unscheduled_bytes
+        };
+        let responds = |(_, slot): &(u64, u32)| {
+            rpcs.get(*slot).incoming().is_some_and(|incoming| incoming.in_flight() <= most)
+        };
+        // A message that needs no grants has left. Older ones have many bytes in flight, so that there are few of them.
+        let same = self.oldest.filter(|oldest| grants.by_age.contains(oldest) && responds(oldest));
+        let oldest = same.or_else(|| grants.by_age.iter().copied().find(responds));
+        self.oldest = oldest.filter(|_| is_by_time);
+        oldest.map(|(_, slot)| slot)
+    }
+}
+
+/// The window of each of `n` messages that are granted at a time (docs/protocols/homa.md#homa-grants, rule 4).
+fn window(config: &Config, n: usize) -> u32 {
+    match config.window {
+        0 => u32::try_from(config.max_incoming / (n as u64 + 1)).unwrap_or(u32::MAX),
+        window => window,
     }
 }
 

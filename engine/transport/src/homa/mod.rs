@@ -71,10 +71,10 @@ use rackweave_wire::Id64;
 use rackweave_wire::homa::{Body, Header};
 
 use crate::common::InlineHeap;
-pub use config::{Config, HeaderBytes, InvalidConfig, PriorityBy};
+pub use config::{Config, FifoGrants, HeaderBytes, InvalidConfig, PriorityBy};
 pub use cutoffs::Cutoffs;
 use finished::{Finished, FinishedQueue};
-use grants::{Grants, Key};
+use grants::{Fifo, Grants, Key};
 pub use leverage::{Detection, Leverage};
 use peer::Peers;
 use repair::Repairs;
@@ -128,6 +128,7 @@ pub struct Host {
     finished: FinishedQueue,
     /// See [`Transport::not_admitted`].
     not_admitted: u64,
+    fifo: Fifo,
 }
 
 /// Where a host begins in a cache line in the simulator, whose fabrics have thousands of them: behind the simulator's own state of
@@ -163,6 +164,7 @@ impl Host {
             events: VecDeque::new(),
             recovery: RecoveryCounters::default(),
             not_admitted: 0,
+            fifo: Fifo::default(),
             next_tick: None,
             last_tick: 0,
             missed_ticks: 0,
@@ -267,7 +269,7 @@ impl Host {
                 }
             }
             State::Receiving(incoming) => {
-                self.grants.incoming -= u64::from(incoming.in_flight());
+                self.grants.incoming -= u64::from(incoming.counted());
                 self.repairs.release(incoming.asked);
                 if incoming.granted < incoming.length {
                     let key = Key { left: incoming.left, birth: rpc.birth, slot };

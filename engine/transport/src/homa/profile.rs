@@ -9,7 +9,7 @@ use rackweave_core::{Framing, HostId, Span};
 use rackweave_wire::homa::{Layout, size};
 
 use super::{Config, HeaderBytes, Host, InvalidConfig};
-use crate::profile::{CountedFeedback, Feedback, Profile, UDP_FRONT};
+use crate::profile::{Control, Profile, Surroundings, UDP_FRONT};
 
 /// Maximum number of finished messages that are remembered to allow for a longer patience.
 const MAX_FINISHED: u64 = 1 << 20;
@@ -49,17 +49,15 @@ impl Profile for Config {
         u64::from(self.max_message_bytes)
     }
 
-    fn feedback(&self) -> Feedback {
-        Feedback { free_bytes: u64::from(self.unscheduled_bytes), packets: 1.0 }
+    /// One grant for each packet of scheduled data. Acknowledgements travel with data (docs/protocols/homa.md#homa-loss).
+    fn control(&self, bytes: u64, _: &Surroundings) -> Control {
+        let scheduled = bytes.saturating_sub(u64::from(self.unscheduled_bytes));
+        let back = scheduled.div_ceil(u64::from(self.max_payload)) as f64;
+        Control { there: 0.0, back, wire_bytes: wire_bytes(self.header_bytes.grant) }
     }
 
-    /// One grant for each packet of scheduled data.
-    fn counted_feedback(&self) -> Option<CountedFeedback> {
-        Some(CountedFeedback {
-            free_bytes: u64::from(self.unscheduled_bytes),
-            bytes_per_packet: u64::from(self.max_payload),
-            wire_bytes: wire_bytes(self.header_bytes.grant),
-        })
+    fn counts_feedback(&self) -> bool {
+        true
     }
 
     fn has_streams(&self) -> bool {

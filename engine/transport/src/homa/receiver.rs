@@ -95,12 +95,14 @@ impl Host {
             left: length,
             priority: self.config.cutoffs.priority(length),
             grant_waits: false,
+            counts: self.config.unscheduled_counts || granted < length,
             asked: 0,
             asked_to: 0,
             ask_until: 0,
             asked_at: 0,
             received: Assembler::default(),
         };
+        let counted = state.counted();
         let slot = if let Known::Slot(slot) = known {
             self.leave_state(slot);
             self.rpcs.get_mut(slot).state = State::Receiving(state);
@@ -110,7 +112,7 @@ impl Host {
             self.not_admitted += u64::from(slot.is_none());
             slot?
         };
-        self.grants.incoming += u64::from(granted);
+        self.grants.incoming += u64::from(counted);
         let rpc = self.rpcs.get(slot);
         if let State::Receiving(incoming) = &rpc.state
             && incoming.granted < incoming.length
@@ -154,7 +156,7 @@ impl Host {
         }
         rpc.note_alive(self.config.resend_ticks);
         let State::Receiving(incoming) = &mut rpc.state else { return Placement::Discard };
-        let (old_left, before) = (incoming.left, incoming.in_flight());
+        let (old_left, before) = (incoming.left, incoming.counted());
         let fresh = incoming.received.insert(offset..end, max_gaps).unwrap_or(0);
         incoming.left -= fresh;
         if incoming.asked > 0 {
@@ -163,7 +165,7 @@ impl Host {
             self.repairs.release(asked);
         }
         let left = incoming.left;
-        self.grants.incoming -= u64::from(before - incoming.in_flight());
+        self.grants.incoming -= u64::from(before - incoming.counted());
         let grantable = incoming.granted < incoming.length;
         if self.config.one_resend_per_peer {
             self.peers.get_mut(peer).asked = 0;
@@ -302,14 +304,15 @@ impl Host {
         if self.grants.is_empty() {
             return;
         }
-        let mut rank = 0;
+        let (mut rank, mut has_granted) = (0, false);
         while let Some((at, grant)) = self.grants.next(&self.config, &self.peers, rank) {
             // A message that needs no further grants leaves the list, and others move up.
             rank = if self.grant(now, grant) { 0 } else { at + 1 };
+            has_granted = true;
         }
-        if self.grants.fifo_due(&self.config) {
+        if self.fifo.is_due(&self.config, &self.grants, now, has_granted) {
             self.grant_oldest(now);
-            self.grants.fifo_done();
+            self.fifo.done(&self.config, &mut self.grants, now);
         }
     }
 
@@ -328,11 +331,11 @@ impl Host {
         if self.config.priority_by == PriorityBy::BytesLeft && ungranted < self.config.window {
             priority = priority.max(self.config.cutoffs.priority(ungranted));
         }
-        let before = incoming.in_flight();
+        let before = incoming.counted();
         let bytes = offset - incoming.granted;
         incoming.granted = offset;
         incoming.priority = priority;
-        self.grants.incoming += u64::from(incoming.in_flight() - before);
+        self.grants.incoming += u64::from(incoming.counted() - before);
         let key = Key { left: incoming.left, birth, slot };
         let last = !incoming.is_grantable();
         let waits = core::mem::replace(&mut incoming.grant_waits, true);
@@ -347,19 +350,13 @@ impl Host {
         last
     }
 
-    /// The FIFO share (docs/protocols/homa.md#homa-grants, rule 7): a grant, at the highest scheduled priority, to the
-    /// oldest message that has few bytes in flight.
+    /// The FIFO share (docs/protocols/homa.md#homa-grants, rules 7 and 8): a grant to the oldest message, whatever is in flight of all.
     fn grant_oldest(&mut self, now: Time) {
         let config = &self.config;
-        // Older messages have many bytes in flight, so that there are few of them.
-        let oldest = self.grants.by_age().find_map(|slot| {
-            let incoming = self.rpcs.get(slot).incoming()?;
-            (incoming.in_flight() <= config.unscheduled_bytes).then_some((slot, incoming))
-        });
-        if let Some((slot, incoming)) = oldest {
-            let wanted = incoming.granted.saturating_add(config.fifo_grant_increment);
-            let offset = config.whole_packets(wanted, incoming.limit);
-            self.grant(now, Grant { slot, offset, priority: config.max_sched_priority });
-        }
+        let Some(slot) = self.fifo.oldest(config, &self.grants, &self.rpcs) else { return };
+        let Some(incoming) = self.rpcs.get(slot).incoming() else { return };
+        let wanted = incoming.granted.saturating_add(config.fifo_grant_increment);
+        let offset = config.whole_packets(wanted, incoming.limit);
+        self.grant(now, Grant { slot, offset, priority: config.fifo_priority() });
     }
 }

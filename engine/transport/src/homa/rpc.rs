@@ -147,6 +147,8 @@ pub(super) struct Incoming {
     pub(super) priority: u8,
     /// Whether a GRANT is queued. Its fields are determined when it is sent.
     pub(super) grant_waits: bool,
+    /// Whether its bytes count in `max_incoming`.
+    pub(super) counts: bool,
     /// Bytes that RESENDs have requested and that have not arrived (see [`super::repair`]).
     pub(super) asked: u32,
     /// Gaps before this offset have been requested in the current repair; 0 if none or all of them were.
@@ -159,10 +161,16 @@ pub(super) struct Incoming {
 }
 
 impl Incoming {
-    /// Bytes granted and not received, which count towards `max_incoming`.
+    /// Bytes granted and not received.
     #[inline]
     pub(super) const fn in_flight(&self) -> u32 {
         self.granted.saturating_sub(self.length - self.left)
+    }
+
+    /// What counts of them in `max_incoming`.
+    #[inline]
+    pub(super) const fn counted(&self) -> u32 {
+        if self.counts { self.in_flight() } else { 0 }
     }
 
     /// Whether there is something to grant.

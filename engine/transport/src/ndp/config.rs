@@ -5,6 +5,7 @@ use rackweave_wire::ndp::size;
 
 use crate::common::{Parameters, RtoBounds};
 use crate::exchange::{self, InvalidConfig, in_order, rule};
+use crate::profile::Surroundings;
 
 /// Maximum number of paths that a sender can choose among: those of a fat-tree of 128-port switches.
 pub const MAX_PATHS: u16 = 4096;
@@ -94,8 +95,6 @@ impl Parameters for Config {
     const NAMES: &'static [&'static str] = &["ndp"];
     const DATA_BYTES: u32 = size::DATA;
     const CONTROL_BYTES: u32 = size::PULL;
-    // Each packet has its ACK, and beyond the window a pull as well.
-    const PACKETS_BACK: f64 = 2.0;
 
     #[inline]
     fn common(&self) -> &exchange::Config {
@@ -108,6 +107,13 @@ impl Parameters for Config {
 
     fn ask_interval(&self) -> Span {
         self.max_rto
+    }
+
+    /// An acknowledgement for each packet, and a pull for each one beyond the window, unless it travels with an acknowledgement
+    /// (docs/protocols/ndp.md#ndp-pulls).
+    fn control_packets(&self, _: f64, packets: f64, _: &Surroundings) -> [f64; 2] {
+        let window = f64::from(self.initial_window);
+        [0.0, packets + (packets - window).max(0.0)]
     }
 
     fn validate(&self) -> Result<(), InvalidConfig> {

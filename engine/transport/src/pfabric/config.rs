@@ -5,6 +5,7 @@ use rackweave_wire::pfabric::size;
 
 use crate::common::Parameters;
 use crate::exchange::{self, InvalidConfig, in_order};
+use crate::profile::Surroundings;
 
 /// Parameters of pFabric. Sections are those of its paper (SIGCOMM'13); YAPS is the simulator that
 /// `docs/protocols/pfabric.md#pfabric-rate-control` names.
@@ -107,10 +108,9 @@ impl Parameters for Config {
     const NAMES: &'static [&'static str] = &["pfabric"];
     const DATA_BYTES: u32 = size::DATA;
     const CONTROL_BYTES: u32 = size::ACK;
-    const PACKETS_BACK: f64 = 1.0;
     // With messages of W1, whose mean is 187 bytes, acknowledgements of every packet are a quarter of all bytes
     // (docs/protocols/pfabric.md#pfabric-in-homas-study).
-    const COUNTS_PACKETS_BACK: bool = true;
+    const COUNTS_FEEDBACK: bool = true;
 
     #[inline]
     fn common(&self) -> &exchange::Config {
@@ -123,6 +123,11 @@ impl Parameters for Config {
 
     fn ask_interval(&self) -> Span {
         self.ask_interval
+    }
+
+    /// An acknowledgement for each packet.
+    fn control_packets(&self, _: f64, packets: f64, _: &Surroundings) -> [f64; 2] {
+        [0.0, packets]
     }
 
     fn validate(&self) -> Result<(), InvalidConfig> {

@@ -5,6 +5,7 @@ use rackweave_wire::phost::size;
 
 use crate::common::Parameters;
 use crate::exchange::{self, InvalidConfig, in_order};
+use crate::profile::Surroundings;
 
 /// The order in which messages get tokens.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -183,7 +184,6 @@ impl Parameters for Config {
     const NAMES: &'static [&'static str] = &["phost"];
     const DATA_BYTES: u32 = size::DATA;
     const CONTROL_BYTES: u32 = size::RTS;
-    const PACKETS_BACK: f64 = 1.0;
 
     #[inline]
     fn common(&self) -> &exchange::Config {
@@ -198,8 +198,9 @@ impl Parameters for Config {
         self.max_rts_interval
     }
 
-    fn unanswered_packets(&self) -> u16 {
-        self.free_tokens
+    /// RTS; a token for each packet beyond the free ones, and ACK (docs/protocols/phost.md).
+    fn control_packets(&self, _: f64, packets: f64, _: &Surroundings) -> [f64; 2] {
+        [1.0, packets - f64::from(self.free_packets(packets as u32)) + 1.0]
     }
 
     fn validate(&self) -> Result<(), InvalidConfig> {

@@ -5,6 +5,7 @@ use rackweave_wire::polo::size;
 
 use crate::common::Parameters;
 use crate::exchange::{self, InvalidConfig, in_order, rule};
+use crate::profile::Surroundings;
 
 /// The order in which flows get driving packets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -170,8 +171,6 @@ impl Parameters for Config {
     const NAMES: &'static [&'static str] = &["polo"];
     const DATA_BYTES: u32 = size::DATA;
     const CONTROL_BYTES: u32 = size::ADJOINT;
-    // Beyond the first window each packet is driven, and clock packets go both ways.
-    const PACKETS_BACK: f64 = 1.3;
 
     #[inline]
     fn common(&self) -> &exchange::Config {
@@ -186,8 +185,21 @@ impl Parameters for Config {
         self.pause_probe
     }
 
-    fn unanswered_packets(&self) -> u16 {
-        self.first_window
+    /// The adjoint packet after the first window, and its acknowledgement; both once more for each epoch; a driving packet for each packet
+    /// beyond the first window (slide 8); the answer to the last packet.
+    ///
+    /// An epoch is a round trip of the adjoint packet (slide 9). Epochs pass while data of a message comes whose adjoint packet has arrived:
+    /// data beyond the first window, and all data that comes while the receiver has another message. An adjoint packet that comes after its
+    /// message, as it does without queues if the first window is all of it, is not acknowledged.
+    fn control_packets(&self, _: f64, packets: f64, at: &Surroundings) -> [f64; 2] {
+        let driven = (packets - f64::from(self.first_window)).max(0.0);
+        let packet = self.common.framing().packet_wire_bytes(self.common.max_payload);
+        let packet = at.link.span_of(u64::from(packet)).as_secs_f64();
+        let epoch = at.control_rtt.max(self.min_epoch).as_secs_f64();
+        let epochs = (driven + at.busy * (packets - driven)) * packet / epoch;
+        let adjoint = f64::from(u8::from(packets >= f64::from(self.adjoint_from)));
+        let acknowledged = if driven > 0.0 { adjoint } else { adjoint * at.busy };
+        [adjoint + epochs, acknowledged + epochs + driven + 1.0]
     }
 
     fn validate(&self) -> Result<(), InvalidConfig> {

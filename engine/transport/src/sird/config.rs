@@ -5,6 +5,7 @@ use rackweave_wire::sird::size;
 
 use crate::common::Parameters;
 use crate::exchange::{self, InvalidConfig, in_order, rule};
+use crate::profile::Surroundings;
 
 /// The order in which messages get credit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -173,7 +174,6 @@ impl Parameters for Config {
     const NAMES: &'static [&'static str] = &["sird"];
     const DATA_BYTES: u32 = size::DATA;
     const CONTROL_BYTES: u32 = size::CONTROL;
-    const PACKETS_BACK: f64 = 1.0;
 
     #[inline]
     fn common(&self) -> &exchange::Config {
@@ -188,8 +188,12 @@ impl Parameters for Config {
         self.max_request_interval
     }
 
-    fn unanswered_packets(&self) -> u16 {
-        self.unscheduled_packets
+    /// An acknowledgement of the message, and a credit for each packet that is not unscheduled. A message that has no unscheduled packets
+    /// first sends a request (docs/protocols/sird.md#sird-sender).
+    fn control_packets(&self, bytes: f64, packets: f64, _: &Surroundings) -> [f64; 2] {
+        let unscheduled = self.unscheduled_of(u32::try_from(bytes as u64).unwrap_or(u32::MAX));
+        let request = if unscheduled == 0 { 1.0 } else { 0.0 };
+        [request, packets - f64::from(unscheduled) + 1.0]
     }
 
     fn validate(&self) -> Result<(), InvalidConfig> {
@@ -260,6 +264,9 @@ mod tests {
         // With a higher threshold, a bandwidth-delay product is sent at once.
         let config = Config { unscheduled_threshold: 400_000, ..paper };
         assert_eq!(config.unscheduled_of(200_000), 65);
+        let at = Surroundings::alone(LINK, Span::from_us(8));
+        assert_eq!(config.control_packets(200_000.0, 137.0, &at), [0.0, 137.0 - 65.0 + 1.0]);
+        assert_eq!(config.control_packets(400_000.0, 274.0, &at), [1.0, 275.0]);
         assert_eq!(config.unscheduled_of(400_000), 0);
     }
 

@@ -472,8 +472,12 @@ impl Host {
             }
         }
         let giving = &self.scheme.giving;
-        assert_eq!(giving.buckets.check(), messages);
-        assert_eq!(giving.buckets.outstanding(), credit + unscheduled);
+        assert_eq!(giving.buckets.check(), messages, "messages with credit, and those under way");
+        assert_eq!(
+            giving.buckets.outstanding(),
+            credit + unscheduled,
+            "credit that is counted as given, and what messages under way have: one that ends gives it back"
+        );
         assert!(credit <= self.config.global_bucket, "{credit}");
         if messages == 0 {
             assert!(giving.wanting.is_empty() && giving.eligible.is_empty());

@@ -5,6 +5,7 @@ use rackweave_wire::swift::size;
 
 use crate::common::Parameters;
 use crate::exchange::{self, InvalidConfig, rule};
+use crate::profile::Surroundings;
 
 /// Parameters of Swift. Sections are those of its paper (SIGCOMM'20); htsim is the simulator that
 /// `docs/protocols/swift.md#swift-windows` names.
@@ -164,7 +165,6 @@ impl Parameters for Config {
     const NAMES: &'static [&'static str] = &["swift"];
     const DATA_BYTES: u32 = size::DATA;
     const CONTROL_BYTES: u32 = size::ACK;
-    const PACKETS_BACK: f64 = 1.0;
 
     #[inline]
     fn common(&self) -> &exchange::Config {
@@ -177,6 +177,11 @@ impl Parameters for Config {
 
     fn ask_interval(&self) -> Span {
         self.ask_interval
+    }
+
+    /// An acknowledgement for each packet.
+    fn control_packets(&self, _: f64, packets: f64, _: &Surroundings) -> [f64; 2] {
+        [0.0, packets]
     }
 
     fn validate(&self) -> Result<(), InvalidConfig> {

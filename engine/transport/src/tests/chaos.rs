@@ -89,10 +89,21 @@ pub fn run<T: Transport>(
         network.set_down(host, false);
     }
     let everything_ended = network.run_until(Time::ZERO + Span::from_secs(60));
-    prop_assert!(everything_ended, "the hosts go on and on");
-    prop_assert!(network.hosts.iter().all(idle));
-    prop_assert!(network.nothing_arrives());
-    note(&mut fates, &network).and_then(|()| fates.check()).map_err(TestCaseError::fail)
+    prop_assert!(
+        everything_ended,
+        "after a minute hosts still send packets or set timers\n{}",
+        network.unended()
+    );
+    let told = |error| TestCaseError::fail(format!("{error}\n{}", network.unended()));
+    note(&mut fates, &network).and_then(|()| fates.check()).map_err(told)?;
+    for (host, machine) in network.hosts.iter().enumerate() {
+        prop_assert!(idle(machine), "h{host} has no timer and still has state");
+    }
+    prop_assert!(
+        network.nothing_arrives(),
+        "a host has no timer and still has a part of a message: receivers give up a silent sender"
+    );
+    Ok(())
 }
 
 /// Faults of all kinds, of a few percent each, make no message fail.
@@ -107,12 +118,16 @@ pub fn moderate_faults_fail_nothing<T: Transport>(plan: Plan, new: impl Fn(HostI
         let kind = plan.kind(if n % 2 == 0 { Kind::Request } else { Kind::OneWay });
         network.submit(from, to, MessageId::request(n), 1 + n * n / 2, kind).unwrap();
     }
-    assert!(network.run_until(Time::ZERO + Span::from_secs(60)));
+    let is_quiet = network.run_until(Time::ZERO + Span::from_secs(60));
+    network.assert_ended();
+    assert!(is_quiet, "all messages have ended, and hosts still send packets or set timers");
     let mut delivered = 0;
     for (_, host, event) in &network.events {
         match event {
             Event::Delivered { .. } => delivered += 1,
-            Event::Failed { .. } => panic!("{host}: {event:?}"),
+            Event::Failed { peer, id, reason } => panic!(
+                "message {id} between {host} and {peer} failed ({reason}): of a few percent of lost, late and doubled packets none may"
+            ),
             Event::Sent { .. } | Event::Stream(_) => {}
         }
     }
@@ -165,9 +180,11 @@ pub fn silent_peer<T: Transport>(
         network.set_down(1, true);
         assert!(held(&network.hosts[0]) > 0, "gone after {gone_after_us} us: it was too late");
         network.run_until(Time::ZERO + Span::from_secs(60));
-        assert!(idle(&network.hosts[0]), "gone after {gone_after_us} us");
-        assert_eq!(held(&network.hosts[0]), 0, "gone after {gone_after_us} us");
-        assert_eq!(network.hosts[0].poll_timeout(), None);
+        let gone = format!("a minute after h1 was gone ({gone_after_us} us after the start)");
+        let unended = network.unended();
+        assert!(idle(&network.hosts[0]), "{gone}, h0 is not idle\n{unended}");
+        assert_eq!(held(&network.hosts[0]), 0, "messages that h0 holds {gone}\n{unended}");
+        assert_eq!(network.hosts[0].poll_timeout(), None, "h0's timer {gone}");
         network.restart(1, new(HostId(1)));
         assert!(network.nothing_arrives(), "gone after {gone_after_us} us");
         for n in 1..=30 {
@@ -178,7 +195,11 @@ pub fn silent_peer<T: Transport>(
                 Event::Failed { id: failed, .. } => failed == id,
                 Event::Stream(_) => false,
             });
-            assert_eq!(ends.count(), 1, "gone after {gone_after_us} us: {id}");
+            assert_eq!(
+                ends.count(),
+                1,
+                "events at h0 that end message {id} to h1, {gone}: a sender gives up a silent receiver once"
+            );
         }
     }
 }
@@ -203,15 +224,19 @@ pub fn spoofed_sources<T: Transport>(
             message.kind = Kind::OneWay;
             sender.submit(now, message).expect("taken");
         }
-        let first = sender.poll_transmit(now, 0).expect("a first packet");
+        let first = sender.poll_transmit(now, 0).expect("a packet of a message that was submitted");
         let _ = host.handle_packet(now, 0, &first);
         drive(&mut host, now);
         assert!(held(&host) <= most, "{} after {source} sources", held(&host));
     }
-    assert!(held(&host) > 0);
+    assert!(held(&host) > 0, "the first packets of messages have started none");
     let until = now + patience;
     run_timers(&mut host, now, until);
-    assert_eq!(held(&host), 0);
+    assert_eq!(
+        held(&host),
+        0,
+        "messages of silent senders that a receiver still holds after {patience}: each needs a timer (`Scheme::receiver_deadline`)"
+    );
 }
 
 /// A flood of forged packets of all types: the machine stays within the bounds of `check`, and becomes idle
@@ -259,7 +284,12 @@ pub fn flood<T: Transport>(
         let until = now + patience;
         run_timers(&mut host, now, until);
         check(&host);
-        assert_eq!(held(&host), 0, "seed {seed}");
+        assert_eq!(
+            held(&host),
+            0,
+            "messages that forged packets began, or met, and that are held after {patience} (seed {seed}): \
+             each needs a timer, whatever a packet has said"
+        );
     }
 }
 

@@ -10,6 +10,7 @@ use rackweave_wire::external::{Body, Header};
 
 use super::suite::{Expect, LINK, Limits, Subject, control_span};
 use crate::common::{Driven, Parameters as _, Scheme};
+use crate::external::{Acknowledged, Sender, sender};
 
 /// A transport with the headers of [`rackweave_wire::external`], and what the tests need to know about it.
 pub trait ExternalSubject: Scheme<Header = Header> {
@@ -21,6 +22,25 @@ pub trait ExternalSubject: Scheme<Header = Header> {
 
     /// The usual configuration for a path of this round trip, on which a message alone never waits.
     fn for_round_trip(rtt: Span) -> Self::Config;
+}
+
+/// A transport that is a [`Sender`]'s rules, and what the tests need to know about it.
+pub trait SenderSubject: Sender {
+    /// The parameters with which the tests run. The first are the usual ones.
+    fn variants() -> Vec<Self::Config>;
+
+    /// The usual parameters for a path of this round trip, on which a message alone never waits.
+    fn for_round_trip(rtt: Span) -> Self::Config;
+}
+
+impl<S: SenderSubject> ExternalSubject for Acknowledged<S> {
+    fn variants() -> Vec<sender::Config<S>> {
+        S::variants().into_iter().map(sender::Config::new).collect()
+    }
+
+    fn for_round_trip(rtt: Span) -> sender::Config<S> {
+        sender::Config::new(S::for_round_trip(rtt))
+    }
 }
 
 /// The [`Subject`] of such a transport.

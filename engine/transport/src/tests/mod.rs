@@ -4,6 +4,7 @@ pub mod chaos;
 #[cfg(test)]
 pub(crate) mod driven;
 pub mod external;
+mod ledger;
 mod network;
 #[cfg(test)]
 mod patient;

@@ -24,6 +24,7 @@ use rackweave_switch::config::{
 use rackweave_switch::net::LinkStats;
 use rackweave_switch::{Edge, Fabric, Net, NetConfig, NetEvent};
 
+use super::ledger::{self, Ledger};
 use super::streams;
 use crate::testkit::Faults;
 
@@ -126,6 +127,8 @@ pub struct Hosts<T: Transport> {
     /// Whether to record packets.
     pub keep_packets: bool,
     down: Vec<bool>,
+    /// What has become of each message.
+    ledger: Ledger,
     /// Events of hosts that were polled for a packet.
     pending: Vec<(Time, HostId, Event)>,
 }
@@ -138,8 +141,14 @@ impl<T: Transport> Edge<Fated<T::Header>> for Hosts<T> {
             self.pending.push((at, host, event));
         }
         let mut packet = packet?;
-        assert_eq!(packet.src, host);
+        assert_eq!(packet.src, host, "{host} sends a packet in the name of another host");
         let sent = packet;
+        self.ledger.sends(host, at);
+        if let Some(slice) = packet.payload() {
+            let framing = self.hosts[index].framing();
+            let wire_bytes = u32::from(packet.wire_bytes);
+            self.ledger.sent((packet.dst, host), slice, wire_bytes, framing, at);
+        }
         let mut copies = [Some(Span::ZERO), None];
         if let Some(fate) = &mut self.fate {
             let delays = fate(at, &mut packet);
@@ -241,6 +250,7 @@ impl<T: Transport> Network<T> {
         let net = Net::new(config, (), |_| Middlebox { delayed: BTreeMap::new(), number: 0 });
         let edge = Hosts {
             down: vec![false; hosts.len()],
+            ledger: Ledger::default(),
             lose: None,
             mark: None,
             fate: None,
@@ -298,11 +308,18 @@ impl<T: Transport> Network<T> {
         kind: Kind,
     ) -> Result<(), Refused> {
         let message = Submit { id, peer: HostId(peer), bytes, kind };
-        self.change(at, |host, now| host.submit(now, message))
+        let now = self.now();
+        let result = self.host_mut(at).submit(now, message);
+        if result.is_ok() {
+            self.edge.ledger.submitted((HostId(peer), HostId(at), id), bytes, kind, now);
+        }
+        self.drive(HostId(at));
+        result
     }
 
     /// Cancels a message at a host.
     pub fn cancel(&mut self, at: u32, peer: u32, id: MessageId) {
+        self.edge.ledger.cancelled(HostId(at), HostId(peer), id);
         self.change(at, |host, now| host.cancel(now, HostId(peer), id));
     }
 
@@ -374,6 +391,7 @@ impl<T: Transport> Network<T> {
         self.coverage.retain(|(receiver, ..), _| *receiver != host);
         self.delivered.retain(|(receiver, ..)| *receiver != host);
         self.streams.restarted(host);
+        self.edge.ledger.restarted(host);
         self.drive(host);
     }
 
@@ -424,6 +442,33 @@ impl<T: Transport> Network<T> {
         })
     }
 
+    /// Says of messages that have not ended what their hosts have done, three of them at most; empty if all have ended.
+    pub fn unended(&self) -> String {
+        let none = RangeSet::new();
+        let describe = |key: ledger::Key| {
+            let stored = self.coverage.get(&key).unwrap_or(&none);
+            let timer = self.edge.hosts.get(key.1.0 as usize).and_then(T::poll_timeout);
+            self.edge.ledger.describe(key, &ledger::Hosts { stored, timer })
+        };
+        // Of a host that is cut off nothing is expected.
+        let is_up = |(_, sender, _): &ledger::Key| !self.edge.down[sender.0 as usize];
+        let open = || self.edge.ledger.open().filter(is_up);
+        let told: Vec<String> = open().take(3).map(describe).collect();
+        match open().count() {
+            0..4 => told.join("\n"),
+            n => format!("{}\nand {} more", told.join("\n"), n - 3),
+        }
+    }
+
+    /// Asserts that each message has ended.
+    ///
+    /// # Panics
+    /// If one has not, with what its hosts have done.
+    pub fn assert_ended(&self) {
+        let unended = self.unended();
+        assert!(unended.is_empty(), "at {}:\n{unended}", self.now().since(Time::ZERO));
+    }
+
     /// The events of one host.
     pub fn events_at(&self, at: u32) -> impl Iterator<Item = Event> + '_ {
         self.events.iter().filter(move |(_, host, _)| *host == HostId(at)).map(|(.., event)| *event)
@@ -451,7 +496,10 @@ impl<T: Transport> Network<T> {
         let machine = self.host_mut(host.0);
         if due(machine.poll_timeout()) {
             machine.handle_timeout(now);
-            assert!(!due(machine.poll_timeout()), "a timer expires once");
+            assert!(
+                !due(machine.poll_timeout()),
+                "{host} has a timer in the past after `handle_timeout`: what is due is done, and its deadline moves on"
+            );
         }
         self.drive(host);
     }
@@ -461,8 +509,18 @@ impl<T: Transport> Network<T> {
         if self.edge.down.get(host.0 as usize).is_none_or(|down| *down) {
             return;
         }
-        if let Placement::Store(slice) = self.host_mut(host.0).handle_packet(now, 0, packet) {
-            assert_eq!(Some(slice), packet.payload(), "only what arrived can be stored");
+        let placement = self.host_mut(host.0).handle_packet(now, 0, packet);
+        if let Some(slice) = packet.payload() {
+            let key = (host, packet.src, slice.message);
+            self.edge.ledger.arrived(key, matches!(placement, Placement::Store(_)));
+        }
+        if let Placement::Store(slice) = placement {
+            assert_eq!(
+                Some(slice),
+                packet.payload(),
+                "{host} stores other bytes than the packet from {} has",
+                packet.src
+            );
             self.store(packet, slice);
             self.drive(host);
             let (peer, id) = (packet.src, slice.message);
@@ -480,7 +538,13 @@ impl<T: Transport> Network<T> {
             return self.streams.stored(packet.dst, packet.src, slice, self.stream_window);
         }
         let key = (packet.dst, packet.src, slice.message);
-        assert!(!self.delivered.contains(&key), "bytes of a delivered message are stored: {key:?}");
+        assert!(
+            !self.delivered.contains(&key),
+            "{} stores bytes of message {} from {}, which it has delivered: a finished message is remembered, and its packets are discarded",
+            key.0,
+            key.2,
+            key.1
+        );
         self.coverage.entry(key).or_default().insert(slice.offset..slice.offset + slice.len);
     }
 
@@ -509,6 +573,7 @@ impl<T: Transport> Network<T> {
     fn record(&mut self, at: Time, host: HostId, event: Event) {
         let now = self.now();
         self.events.push((at, host, event));
+        self.edge.ledger.note(at, host, &event);
         streams::note(&mut self.streams, host, &event);
         let machine = &mut self.edge.hosts[host.0 as usize];
         if self.consume
@@ -521,15 +586,21 @@ impl<T: Transport> Network<T> {
         let key = (host, peer, id);
         // The bytes of the last packet are stored before its events are read.
         let whole: Vec<_> = self.coverage.remove(&key).unwrap_or_default().iter().collect();
+        let is_second = !self.delivered.insert(key);
+        assert!(
+            !is_second,
+            "{host} delivers message {id} from {peer} twice: a finished message is remembered for `finished_for`"
+        );
         assert!(
             whole.len() == 1 && whole[0] == (0..bytes as u32),
-            "{key:?} is not whole: {whole:?}"
+            "{host} delivers message {id} of {bytes} bytes from {peer}, and has stored {whole:?} of it"
         );
-        assert!(self.delivered.insert(key), "{key:?} is delivered twice");
         if let (Kind::Request, Some(respond)) = (kind, self.respond) {
             let bytes = respond(bytes);
             let response = Submit { id: id.response(), peer, bytes, kind: Kind::Response };
             machine.submit(now, response).expect("the request is in service");
+            let key = (peer, host, id.response());
+            self.edge.ledger.submitted(key, bytes, Kind::Response, now);
         }
     }
 }

@@ -232,12 +232,16 @@ pub fn deliveries<T: Transport>(network: &Network<T>) -> impl Iterator<Item = (T
 /// Runs the network until the hosts have forgotten all peers.
 fn run_until_quiet<S: Subject>(network: &mut Network<S::Host>, config: &S::Config) {
     let quiet = network.now() + S::quiet_after(config);
-    assert!(network.run_until(quiet), "something is left to happen");
-    for host in &network.hosts {
-        assert!(is_idle::<S>(host));
-        assert_eq!((host.poll_timeout(), S::held(host)), (None, 0));
+    let is_quiet = network.run_until(quiet);
+    let unended = network.unended();
+    let after = S::quiet_after(config);
+    assert!(is_quiet, "{after} later hosts still send packets or set timers\n{unended}");
+    for (n, host) in network.hosts.iter().enumerate() {
+        assert!(is_idle::<S>(host), "h{n} is not idle {after} later\n{unended}");
+        let left = (host.poll_timeout(), S::held(host));
+        assert_eq!(left, (None, 0), "timer and messages of h{n} {after} later\n{unended}");
     }
-    assert!(network.nothing_arrives());
+    assert!(network.nothing_arrives(), "a host without messages has a part of one");
 }
 
 // --- refusals and duplicates
@@ -284,7 +288,11 @@ pub fn a_late_duplicate_has_no_effect<S: Subject>() {
             network.inject(first);
         }
         network.run_until(at(Span::from_ms(155)));
-        assert_eq!(events(&mut network), [""; 0]);
+        let told = events(&mut network);
+        assert!(
+            told.is_empty(),
+            "a late copy of a finished message's packet had effects: {told:?}"
+        );
         run_until_quiet::<S>(&mut network, &config);
     }
 }
@@ -298,10 +306,11 @@ pub fn timers_stop_and_a_spurious_timeout_does_nothing<S: Subject>() {
     network.run_until(now);
     let before = format!("{:?}", network.hosts);
     for host in &mut network.hosts {
-        assert!(host.poll_timeout().is_none_or(|timeout| timeout > now));
+        assert!(host.poll_timeout().is_none_or(|timeout| timeout > now), "a timer in the past");
         host.handle_timeout(now);
     }
-    assert_eq!(before, format!("{:?}", network.hosts));
+    let is_same = before == format!("{:?}", network.hosts);
+    assert!(is_same, "`handle_timeout` at a time at which no timer has expired changes a host");
     run_until_quiet::<S>(&mut network, &config);
 }
 
@@ -317,7 +326,8 @@ fn flood<S: Subject>(config: S::Config, limits: &Limits, seed: u64, packets: u32
         now += Span::from_us(rng.below(300));
         if host.poll_timeout().is_some_and(|at| at <= now) {
             host.handle_timeout(now);
-            assert!(host.poll_timeout().is_none_or(|at| at > now));
+            let is_later = host.poll_timeout().is_none_or(|at| at > now);
+            assert!(is_later, "after `handle_timeout` the next timer is in the future");
         }
         if rng.chance(0.05) {
             next_id += 1;
@@ -457,12 +467,17 @@ pub fn many_messages_to_one_receiver_arrive<S: Subject>() {
             }
         }
         network.run_until(at(Span::from_secs(5)));
-        assert_eq!(deliveries(&network).count() as u64, n);
+        network.assert_ended();
+        assert_eq!(deliveries(&network).count() as u64, n, "deliveries of {n} messages");
         let failed = |event: &Event| matches!(event, Event::Failed { .. });
-        assert_eq!((0..=SENDERS).map(|host| network.count(host, failed)).sum::<usize>(), 0);
+        let failures = (0..=SENDERS).map(|host| network.count(host, failed)).sum::<usize>();
+        assert_eq!(failures, 0, "messages that failed although nothing was lost");
         let last = deliveries(&network).map(|(time, _)| time).max().expect("deliveries");
         let ideal = LINK.span_of(bytes);
-        assert!(last < at(ideal * 2), "{last} for {ideal}");
+        assert!(
+            last < at(ideal * 2),
+            "the last message arrived at {last}, and the receiver's link was busy for {ideal}: in an incast it idles less than half of the time"
+        );
         run_until_quiet::<S>(&mut network, &config);
     }
 }
@@ -477,6 +492,7 @@ pub fn messages_of_all_sizes_arrive<S: Subject>() {
             let kind = if S::EXPECT.requests { Kind::Request } else { Kind::OneWay };
             submit(&mut network, n as u32 % 2, 1 - n as u32 % 2, n, bytes, kind);
             network.run_until(network.now() + Span::from_ms(100));
+            network.assert_ended();
             assert_eq!(
                 deliveries(&network).count(),
                 n as usize * if kind == Kind::OneWay { 1 } else { 2 }
@@ -497,6 +513,7 @@ pub fn a_message_on_an_idle_path_goes_back_to_back<S: Subject>() {
                 let mut network = network::<S>(&config, 2, delay);
                 submit(&mut network, 0, 1, 1, bytes, Kind::OneWay);
                 network.run_until(at(Span::from_secs(1)));
+                network.assert_ended();
                 let ideal = S::EXPECT.head_start + network.ideal(bytes, framing::<S>(&network));
                 let delivered =
                     Event::Delivered { peer: HostId(0), id: id(1), bytes, kind: Kind::OneWay };
@@ -505,7 +522,11 @@ pub fn a_message_on_an_idle_path_goes_back_to_back<S: Subject>() {
                 assert_eq!(network.events_at(1).collect::<Vec<_>>(), [delivered]);
                 let time = deliveries(&network).next().expect("a delivery").0;
                 let latest = at(ideal + S::EXPECT.overtaking);
-                assert!((at(ideal)..=latest).contains(&time), "{bytes}: {time} for {ideal}");
+                assert!(
+                    (at(ideal)..=latest).contains(&time),
+                    "a message of {bytes} bytes on an idle path of {delay} arrived at {time}, and not at {ideal}: its packets do not follow each \
+                     other at line rate, or are not as long as `framing` says (a window that covers the path is `Subject::covering`'s)"
+                );
                 run_until_quiet::<S>(&mut network, &config);
             }
         }
@@ -526,16 +547,18 @@ pub fn a_request_and_its_response_take_both_ideal_times<S: Subject>() {
         let mut network = network::<S>(&config, 2, delay);
         submit(&mut network, 0, 1, 1, bytes, Kind::Request);
         network.run_until(at(Span::from_secs(1)));
+        network.assert_ended();
         let one_way = S::EXPECT.head_start + network.ideal(bytes, framing::<S>(&network));
         let delivered: Vec<_> = deliveries(&network).collect();
         let [(there, HostId(1)), (back, HostId(0))] = delivered[..] else {
             panic!("{delivered:?}")
         };
         let latest = at(one_way + S::EXPECT.overtaking);
-        assert!((at(one_way)..=latest).contains(&there), "{bytes}: {there} for {one_way}");
+        let what = format!("of {bytes} bytes on an idle path");
+        assert!((at(one_way)..=latest).contains(&there), "a request {what}: {there} for {one_way}");
         let soonest = there + S::EXPECT.acknowledgement + one_way;
         let latest = soonest + S::EXPECT.overtaking;
-        assert!((soonest..=latest).contains(&back), "{bytes}: {back} for {soonest}");
+        assert!((soonest..=latest).contains(&back), "a response {what}: {back} for {soonest}");
         run_until_quiet::<S>(&mut network, &config);
     }
 }

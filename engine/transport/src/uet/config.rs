@@ -5,6 +5,7 @@ use rackweave_wire::uet::{QUANTUM, size};
 
 use crate::common::{Parameters, RtoBounds};
 use crate::exchange::{self, InvalidConfig, in_order, rule};
+use crate::profile::Surroundings;
 
 /// Maximum number of entropy values of a message: every message keeps a list of penalties for them.
 pub const MAX_ENTROPIES: u16 = 4096;
@@ -237,8 +238,6 @@ impl Parameters for Config {
     const NAMES: &'static [&'static str] = &["uet"];
     const DATA_BYTES: u32 = size::DATA;
     const CONTROL_BYTES: u32 = size::ACK;
-    // A pull for each packet, and an acknowledgement for several.
-    const PACKETS_BACK: f64 = 1.2;
 
     #[inline]
     fn common(&self) -> &exchange::Config {
@@ -251,6 +250,26 @@ impl Parameters for Config {
 
     fn ask_interval(&self) -> Span {
         self.max_rto
+    }
+
+    /// Acknowledgements (`docs/protocols/uet.md#eqds-receiver`): of the first packet, of the last, and of one after each `ack_bytes`; also of
+    /// each beyond the first window that uses up its window or credit. EQDS gives credit for one packet, so that each does; otherwise
+    /// windows have room for a message alone, so that those do that meet others. A pull for each packet (EQDS), or for each two,
+    /// because one gives no more than is asked for (RCCC). A message of one packet needs no pull.
+    fn control_packets(&self, _: f64, packets: f64, at: &Surroundings) -> [f64; 2] {
+        let every = f64::from(self.ack_bytes.div_ceil(self.packet_bytes()));
+        let window = (self.max_window / u64::from(self.packet_bytes())) as f64;
+        let limits = if self.credit == Credit::Eqds { 1.0 } else { at.busy };
+        let limited = limits * (packets - window).max(0.0);
+        let acks =
+            if packets > 1.0 { 2.0 + ((packets - limited - 2.0) / every).max(0.0) } else { 1.0 };
+        let pulls = match self.credit {
+            Credit::None => 0.0,
+            Credit::Eqds => 1.0,
+            Credit::Rccc => 0.5,
+        };
+        let pulls = if packets > 1.0 { pulls * packets } else { 0.0 };
+        [0.0, acks + limited + pulls]
     }
 
     fn validate(&self) -> Result<(), InvalidConfig> {

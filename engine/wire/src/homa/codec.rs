@@ -1,7 +1,7 @@
 //! The encoding of Homa's headers: the kernel module's layouts, field for field.
 //!
-//! Fields that the state machines do not use (`sequence`, `ack`, `window`, `checksum`, `urgent`, which exist for
-//! hardware that expects TCP) are sent as zero and not read.
+//! Fields that the state machines do not use (`ack`, `window`, `checksum`, `urgent`, which exist for hardware that expects TCP) are
+//! sent as zero and not read, as is `sequence` but for DATA in [`Layout::Head`].
 
 use crate::dump::write_homa;
 use crate::malformed::{Malformed, Put, Reader};
@@ -31,6 +31,10 @@ const FLAG_RESEND_ALL: u8 = 0x40;
 
 /// Bit of `flags` in an UNKNOWN: `refused`. The bit is our extension.
 const FLAG_REFUSED: u8 = 0x20;
+
+/// The `seg.offset` of a DATA packet in [`Layout::Head`] whose offset is in `sequence`: of all that hardware has not cut from a longer
+/// one. Both forms are read, and this one is written (HomaModule, `homa_wire.h` and `homa_outgoing.c`).
+const OFFSET_IN_SEQUENCE: u32 = u32::MAX;
 
 /// The number of entries in an ACK.
 const ACK_ENTRIES: usize = 5;
@@ -151,7 +155,12 @@ impl Header {
     fn encode_common(&self, layout: Layout, ports: Ports, out: &mut Vec<u8>) {
         out.put_u16(ports.source);
         out.put_u16(ports.destination);
-        out.put_zeros(4 + 3); // sequence, ack
+        let sequence = match self.body {
+            Body::Data { offset, .. } if layout == Layout::Head => offset,
+            _ => 0,
+        };
+        out.put_u32(sequence);
+        out.put_zeros(3); // ack
         out.put_u8(self.packet_type());
         // doff, as in TCP: 4-byte words of the header, in the high half. It matters only for DATA (to segmentation
         // hardware), whose length alone is a multiple of 4. The field ends at 60: to such hardware, time stamps
@@ -197,7 +206,7 @@ impl Header {
                 out.put_u16(cutoff_version);
                 out.put_u8(u8::from(retransmit));
                 out.put_zeros(3);
-                out.put_u32(offset);
+                out.put_u32(OFFSET_IN_SEQUENCE);
             }
             Layout::Talk | Layout::Leverage => {
                 out.put_u16(cutoff_version);
@@ -232,14 +241,15 @@ impl Header {
         let mut reader = Reader::new("a Homa header", bytes);
         reader.need("a Homa header", size::COMMON as usize)?;
         let ports = Ports { source: reader.u16()?, destination: reader.u16()? };
-        reader.skip::<7>()?; // sequence, ack
+        let sequence = reader.u32()?;
+        reader.skip::<3>()?; // ack
         let code = reader.u8()?;
         reader.skip::<1>()?; // doff
         let flags = reader.u8()?;
         reader.skip::<6>()?; // window, checksum, urgent
         let id = Id64::new(reader.u64()?);
         let body = match code {
-            packet_type::DATA => Self::decode_data(layout, &mut reader, l4_bytes)?,
+            packet_type::DATA => Self::decode_data(layout, sequence, &mut reader, l4_bytes)?,
             packet_type::GRANT => {
                 let bytes = match layout {
                     Layout::Head => size::GRANT_HEAD,
@@ -294,6 +304,7 @@ impl Header {
 
     fn decode_data(
         layout: Layout,
+        sequence: u32,
         reader: &mut Reader<'_>,
         l4_bytes: usize,
     ) -> Result<Body, Malformed> {
@@ -310,7 +321,10 @@ impl Header {
                 cutoff_version = reader.u16()?;
                 retransmit = reader.u8()? != 0;
                 reader.skip::<3>()?;
-                offset = reader.u32()?;
+                offset = match reader.u32()? {
+                    OFFSET_IN_SEQUENCE => sequence,
+                    offset => offset,
+                };
                 claimed = left;
             }
             Layout::Talk | Layout::Leverage => {

@@ -49,7 +49,7 @@ pub(super) const fn bytes(body: &Body) -> usize {
         Body::Preparing | Body::Create | Body::Destroy | Body::Renew => 0,
         Body::Served { .. } => 2 + 1 + 4,
         Body::Member { .. } => 4 + 1 + 4,
-        Body::Labels { .. } => 16 + 8 + 4,
+        Body::Labels { .. } => 16 + 8 + 4 + 4,
         Body::Denied { .. } => 1 + 4,
     }
 }
@@ -136,11 +136,12 @@ pub(super) fn put(body: &Body, out: &mut Vec<u8>) {
             out.put_u8(u8::from(agent));
             out.put_u32(epoch);
         }
-        Body::Labels { pilot, ports, change } => {
+        Body::Labels { pilot, ports, change, timeout_us } => {
             out.put_u8(tag::LABELS);
             out.put_u128(pilot.0);
             out.put_u64(ports);
             out.put_u32(change);
+            out.put_u32(timeout_us);
         }
         Body::Denied { reason, change } => {
             out.extend_from_slice(&[tag::DENIED, code(reason)]);
@@ -194,6 +195,7 @@ pub(super) fn read(reader: &mut Reader<'_>) -> Result<Body, Malformed> {
             pilot: Label(reader.u128()?),
             ports: reader.u64()?,
             change: reader.u32()?,
+            timeout_us: reader.u32()?,
         },
         tag::DENIED => Body::Denied { reason: reason(reader)?, change: reader.u32()? },
         tag => return Err(Malformed::OrcaField { what: "tag", value: u64::from(tag) }),
@@ -265,7 +267,7 @@ fn status(reader: &mut Reader<'_>) -> Result<Status, Malformed> {
     Ok(status)
 }
 
-const REASONS: [Reason; 10] = [
+const REASONS: [Reason; 12] = [
     Reason::Left,
     Reason::Refused,
     Reason::Busy,
@@ -276,6 +278,8 @@ const REASONS: [Reason; 10] = [
     Reason::NoLabel,
     Reason::Stalled,
     Reason::Unresponsive,
+    Reason::Exists,
+    Reason::Full,
 ];
 
 fn code(reason: Reason) -> u8 {

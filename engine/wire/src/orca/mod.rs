@@ -187,6 +187,10 @@ pub enum Reason {
     Stalled,
     /// It answers, but what is behind it does not: the application of an agent, or its disk. Our addition, as [`Body::Preparing`].
     Unresponsive,
+    /// A file with the name of one in the stream exists there, and is not replaced. Rackweave's addition, as [`Reason::Full`].
+    Exists,
+    /// Its disk is full.
+    Full,
 }
 
 /// The message of a control packet.
@@ -306,6 +310,8 @@ pub enum Body {
         ports: u64,
         /// The number of the last change that the labels include.
         change: u32,
+        /// The controller's heartbeat timeout T in microseconds: how late it may notice that a rack's agent has failed.
+        timeout_us: u32,
     },
     /// The controller notifies all senders whether a rack has a live agent. Repeated until answered by
     /// [`Body::SyncDone`] with its epoch.

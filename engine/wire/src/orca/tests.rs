@@ -16,6 +16,8 @@ fn reasons() -> impl Strategy<Value = Reason> {
         Just(Reason::NoLabel),
         Just(Reason::Stalled),
         Just(Reason::Unresponsive),
+        Just(Reason::Exists),
+        Just(Reason::Full),
     ]
 }
 
@@ -82,10 +84,8 @@ pub(crate) fn bodies() -> impl Strategy<Value = Body> {
             agent,
             epoch
         }),
-        any::<(u128, u64, u32)>().prop_map(|(pilot, ports, change)| Body::Labels {
-            pilot: Label(pilot),
-            ports,
-            change
+        any::<(u128, u64, u32, u32)>().prop_map(|(pilot, ports, change, timeout_us)| {
+            Body::Labels { pilot: Label(pilot), ports, change, timeout_us }
         }),
         (reasons(), any::<u32>()).prop_map(|(reason, change)| Body::Denied { reason, change }),
     ]

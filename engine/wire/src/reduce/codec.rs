@@ -6,7 +6,7 @@ use rackweave_core::HostId;
 
 use super::{
     Body, Chunk, Header, LONG_BYTES, MAX_PAIRS, MAX_WINDOW, MAX_WORKERS, Open, OpenVector,
-    Operator, Pairs, Phase, Refusal, Rule, State,
+    Operator, Pairs, Phase, Refusal, Rejection, Rule, State,
 };
 use crate::Id64;
 use crate::codec::flag;
@@ -42,6 +42,7 @@ mod kind {
     pub(super) const CHUNK_SUM: u8 = 24;
     pub(super) const WAITING: u8 = 25;
     pub(super) const VECTOR_NAMED: u8 = 26;
+    pub(super) const REJECTED: u8 = 27;
 }
 
 /// A message that was read from bytes.
@@ -83,7 +84,9 @@ pub fn encode(header: &Header, out: &mut Vec<u8>) {
             out.put_u32(long_bytes);
             out.put_u32(pairs);
         }
-        Body::Ack { seq, .. } => out.put_u32(seq),
+        Body::Ack { seq: number, .. } | Body::Rejected { instance: number, .. } => {
+            out.put_u32(number);
+        }
         Body::Join { instance, cookie, digest } | Body::JoinVector { instance, cookie, digest } => {
             out.put_u32(instance);
             out.put_u64(cookie.get());
@@ -246,6 +249,7 @@ pub fn decode(bytes: &[u8]) -> Result<Decoded, Malformed> {
         kind::VECTOR_NAMED => {
             Body::VectorNamed { version: reader.u32()?, digest: Id64::new(reader.u64()?) }
         }
+        kind::REJECTED => Body::Rejected { instance: reader.u32()?, why: rejection(count)? },
         kind::OPEN_VECTOR => Body::OpenVector(OpenVector::decode(&mut reader)?),
         kind::CHUNK => Body::Chunk(Chunk::decode(&mut reader)?),
         kind::CHUNK_SUM => Body::ChunkSum(Chunk::decode(&mut reader)?),
@@ -268,6 +272,15 @@ fn field(what: &'static str, value: impl Into<u64>) -> Malformed {
 fn operator(code: u8) -> Result<Operator, Malformed> {
     let operator = Operator::ALL.into_iter().find(|operator| *operator as u8 == code);
     operator.ok_or_else(|| field("operator", code))
+}
+
+fn rejection(code: u8) -> Result<Rejection, Malformed> {
+    Ok(match code {
+        0 => Rejection::NoNumber,
+        1 => Rejection::Taken,
+        2 => Rejection::OtherInput,
+        other => return Err(field("reason", other)),
+    })
 }
 
 fn phase(code: u8) -> Result<Phase, Malformed> {
@@ -349,6 +362,7 @@ const fn kind_and_count(body: &Body) -> (u8, u8) {
         Body::VectorState { .. } => (kind::VECTOR_STATE, 0),
         Body::VectorProgress { is_known, .. } => (kind::VECTOR_PROGRESS, flag(*is_known, FLAG)),
         Body::VectorNamed { .. } => (kind::VECTOR_NAMED, 0),
+        Body::Rejected { why, .. } => (kind::REJECTED, *why as u8),
         Body::OpenVector(_) => (kind::OPEN_VECTOR, 0),
         Body::Chunk(_) => (kind::CHUNK, 0),
         Body::ChunkSum(_) => (kind::CHUNK_SUM, 0),

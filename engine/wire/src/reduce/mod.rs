@@ -40,6 +40,7 @@
 //! | 24 | [`Body::ChunkSum`] | aggregator to worker | as chunk: the sums |
 //! | 25 | [`Body::Waiting`] | aggregator to worker | number (64), bitmap of the workers whose chunk is missing (64) |
 //! | 26 | [`Body::VectorNamed`] | worker to master | version (32), digest (64) |
+//! | 27 | [`Body::Rejected`] | master to a process that is no worker | instance (32); at 7: reason |
 
 mod address;
 mod codec;
@@ -249,6 +250,13 @@ pub enum Body {
         /// A digest of the sums, the same at all workers.
         digest: Id64,
     },
+    /// The job does not take the process as this worker.
+    Rejected {
+        /// The instance in the message that is answered.
+        instance: u32,
+        /// The reason, which the worker prints.
+        why: Rejection,
+    },
     /// Reserves slots for vectors, or renews the reservation. The answers are those to [`Body::Open`]; [`Body::Opened`] has the size of
     /// the pool. The payload is the addresses of the workers.
     OpenVector(OpenVector),
@@ -402,6 +410,28 @@ pub enum Refusal {
     Invalid = 2,
 }
 
+/// Why a process that wants to be a worker is not taken.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub enum Rejection {
+    /// The job has no worker of this number.
+    NoNumber = 0,
+    /// Another process is this worker, and is alive.
+    Taken = 1,
+    /// It has other input than the process whose place it is to take.
+    OtherInput = 2,
+}
+
+impl fmt::Display for Rejection {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::NoNumber => "the job has no such number",
+            Self::Taken => "another process is this worker",
+            Self::OtherInput => "the worker had other input before",
+        })
+    }
+}
+
 impl Header {
     /// Returns the length of the fields of the header and the kind, without the payload, in bytes.
     #[must_use]
@@ -411,7 +441,10 @@ impl Header {
                 Body::Close | Body::Unknown => 0,
                 Body::Refused { .. } => 1,
                 Body::Cleared { .. } => 2,
-                Body::Ack { .. } | Body::Confirm { .. } | Body::Clear { .. } => 4,
+                Body::Ack { .. }
+                | Body::Confirm { .. }
+                | Body::Clear { .. }
+                | Body::Rejected { .. } => 4,
                 Body::Data(_)
                 | Body::Residual(_)
                 | Body::Opened { .. }
@@ -508,6 +541,9 @@ impl Header {
             Body::VectorProgress { version, low, is_known } => {
                 let known = if is_known { "" } else { ", new" };
                 write!(f, "VECTOR-PROGRESS {version} chunk {}{known}", low.get())
+            }
+            Body::Rejected { instance, why } => {
+                write!(f, "REJECTED instance {instance:08x}: {why}")
             }
             Body::VectorNamed { version, digest } => {
                 write!(f, "VECTOR-NAMED {version} digest {:016x}", digest.get())

@@ -104,21 +104,22 @@ fn streams_have_their_places_too() {
 
 #[test]
 fn fields_are_where_the_kernel_module_has_them() {
-    let common = |code: &str, doff: &str, flags: &str| {
-        let (sequence, ack, window_checksum_urgent) = ("00000000", "000000", "000000000000");
+    let with_sequence = |sequence: &str, code: &str, doff: &str, flags: &str| {
+        let (ack, window_checksum_urgent) = ("000000", "000000000000");
         format!(
             "1112 2122 {sequence} {ack} {code} {doff} {flags} {window_checksum_urgent} \
              3132333435363738"
         )
     };
+    let common = |code: &str, doff: &str, flags: &str| with_sequence("00000000", code, doff, flags);
     let check = |layout, body, common: String, own: &str| {
         let expected = hex(&(common + own));
         assert_eq!(encode(layout, body), expected, "{body:?}");
     };
     let (head, talk) = (Layout::Head, Layout::Talk);
     // doff: 14 and 15 words of 4 bytes.
-    let own = "41424344 51525354 6162636465666768 7172 8182 01 000000 91929394";
-    check(head, DATA, common("10", "e0", "00"), own);
+    let own = "41424344 51525354 6162636465666768 7172 8182 01 000000 ffffffff";
+    check(head, DATA, with_sequence("91929394", "10", "e0", "00"), own);
     let own = "41424344 51525354 8182 01 00 91929394 00000102 6162636465666768 1112 7172";
     check(talk, DATA, common("10", "f0", "00"), own);
     let stamps = "a1a2a3a4 b1b2b3b4";

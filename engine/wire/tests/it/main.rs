@@ -6,6 +6,7 @@ mod corpus;
 mod examples;
 mod headers;
 mod homa_layout;
+mod homa_module;
 mod lines;
 mod properties;
 mod seeds;

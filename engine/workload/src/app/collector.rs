@@ -6,11 +6,12 @@
 //!   number or for the wanted time, and the messages of other streams that start between the warm-up and the last of them. Of
 //!   messages that start at the same time, those of the host with the lower number are first, and those of one host in its own
 //!   order.
-//! - The run is *done* when all measured messages of all streams have ended.
+//! - The run is *done* when all measured messages of all streams have ended or are lost.
 //! - *Goodput* is the payload that receivers have stored from the warm-up to the end of the measured time, of messages
 //!   complete or not, by the host that started the exchange.
 //! - The *ideal time* of a message is what it would take on the unloaded path; of a request, there and back. Its
 //!   *slowdown* is the time that it took divided by that.
+//! - A message is *lost* when its transport repairs nothing and it has not arrived in time. It has not ended, but nothing waits for it.
 //! - A message *fails* when its sender's transport reports that it will not complete, or its host crashes.
 
 use rackweave_core::{FailReason, HostId, Span, Time};
@@ -107,6 +108,8 @@ struct Entry {
     start: MessageStart,
     /// When its sender got the acknowledgement of a message that its receiver has not reported yet.
     sent: Option<Time>,
+    /// Whether nobody waits for it any more.
+    is_lost: bool,
 }
 
 impl Entry {
@@ -203,7 +206,7 @@ impl Collector {
             self.open.push(None);
             self.open.len() as u32 - 1
         });
-        self.open[slot as usize] = Some(Entry { serial, order, start, sent: None });
+        self.open[slot as usize] = Some(Entry { serial, order, start, sent: None, is_lost: false });
         if start.stream > 0 {
             self.beside += 1;
         } else {
@@ -238,7 +241,9 @@ impl Collector {
         let Some(entry) = self.entry(id).copied() else { return };
         self.open[id.slot as usize] = None;
         self.free.push(id.slot);
-        *self.count(entry.start.stream) -= 1;
+        if !entry.is_lost {
+            *self.count(entry.start.stream) -= 1;
+        }
         // Clocks of two hosts may differ.
         let at = at.max(entry.start.at);
         self.last_end = self.last_end.max(at);
@@ -250,6 +255,16 @@ impl Collector {
     pub fn sent(&mut self, id: RecordId, at: Time) {
         if let Some(entry) = self.entry(id) {
             entry.sent = Some(at);
+        }
+    }
+
+    /// Records that packets of a message are lost and nothing repairs them: the run does not wait for it, and it is unfinished unless it
+    /// ends after all.
+    pub fn lost(&mut self, id: RecordId) {
+        if let Some(entry) = self.entry(id).filter(|entry| !entry.is_lost) {
+            entry.is_lost = true;
+            let stream = entry.start.stream;
+            *self.count(stream) -= 1;
         }
     }
 
@@ -350,7 +365,9 @@ impl Collector {
         for slot in 0..self.open.len() {
             if let Some(entry) = self.open[slot].take_if(|entry| entry.position() >= limit) {
                 self.free.push(slot as u32);
-                *self.count(entry.start.stream) -= 1;
+                if !entry.is_lost {
+                    *self.count(entry.start.stream) -= 1;
+                }
             }
         }
     }
@@ -365,7 +382,8 @@ impl Collector {
     #[must_use]
     pub fn waiting(&self, id: RecordId) -> Option<MessageStart> {
         let entry = self.open.get(id.slot as usize)?.as_ref()?;
-        (entry.serial == id.serial && entry.sent.is_none()).then_some(entry.start)
+        let is_waiting = entry.serial == id.serial && entry.sent.is_none() && !entry.is_lost;
+        is_waiting.then_some(entry.start)
     }
 
     /// Records that all hosts have reported all their events before this time.

@@ -260,6 +260,13 @@ impl App {
         self.messages.get(key).map(|message| (message.stream, message.dst))
     }
 
+    /// What is known of a message of this host that is in progress.
+    #[must_use]
+    pub fn start_of(&self, key: MessageKey) -> Option<MessageStart> {
+        let &Message { stream, dst, bytes, start, .. } = self.messages.get(key)?;
+        Some(MessageStart { stream, src: self.host, dst, bytes, at: start })
+    }
+
     /// The facts about a message of this host that its receiver needs.
     #[must_use]
     #[inline]

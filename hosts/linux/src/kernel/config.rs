@@ -22,7 +22,8 @@ pub struct TcpConfig {
     pub connections_per_peer: u32,
     /// The most streams at a time that this host opens to a peer, and that a peer opens to this host.
     pub streams_per_peer: u32,
-    /// The most accepted connections at a time.
+    /// The most accepted connections at a time. An eighth is kept for configured peers. If all places are taken, the party that has most
+    /// makes room for one that has fewer, also with a connection that is in use.
     pub max_accepted: usize,
     /// Whether small writes are sent at once (`TCP_NODELAY`).
     pub nodelay: bool,

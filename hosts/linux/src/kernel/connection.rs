@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeSet, VecDeque};
 use std::io::{self, IoSlice, IoSliceMut, Read, Write};
+use std::net::IpAddr;
 
 use bytes::Bytes;
 use rackweave_core::{HostId, Kind, MessageId, Time};
@@ -63,10 +64,14 @@ pub(super) struct Connection {
     pub(super) peer: Option<HostId>,
     /// Whether this host has made the connection.
     pub(super) ours: bool,
+    /// The party that has made it, and whether that is a configured peer.
+    pub(super) from: Option<(IpAddr, bool)>,
     pub(super) phase: Phase,
     /// Whether the peer's HELLO has arrived.
     pub(super) greeted: bool,
     pub(super) began: Time,
+    /// When it was last readable, or writable after it was not, since its HELLO; before that when it began.
+    pub(super) active: Time,
     pub(super) decoder: Decoder,
     /// Bytes that were read and not decoded yet.
     pub(super) rest: Vec<u8>,
@@ -101,9 +106,11 @@ impl Connection {
             token,
             peer: None,
             ours: false,
+            from: None,
             phase: Phase::Open,
             greeted: false,
             began: now,
+            active: now,
             decoder: Decoder::new(max_message),
             rest: Vec::new(),
             interest: EventFlags::IN,

@@ -1,18 +1,21 @@
 //! The turn of an endpoint over TCP: accepting, reading, writing and closing connections, and timers.
 
+use std::cmp::Reverse;
 use std::io;
 use std::mem::MaybeUninit;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
 use bytes::Bytes;
 use rackweave_core::{FailReason, HostId, Kind, MessageId, Span, Time};
+use rustc_hash::FxHashMap;
 use rustix::event::{Timespec, epoll};
 use socket2::{Domain, Protocol, Socket, TcpKeepalive, Type};
 
 use super::connection::{Connection, Owner, Phase};
 use super::framing::{Frame, Malformed};
 use super::{LISTENER, Stream, TcpConfig, TcpEndpoint, TcpError};
+use crate::addresses::{party, plain};
 use crate::endpoint::Event;
 use crate::sys;
 
@@ -220,6 +223,9 @@ impl TcpEndpoint {
             }
             connection.phase = Phase::Open;
         }
+        if connection.greeted {
+            connection.active = self.config.clock.now();
+        }
         if flags.contains(Flags::IN) {
             self.read(connection)?;
         } else if flags.intersects(Flags::HUP | Flags::ERR) {
@@ -419,15 +425,18 @@ impl TcpEndpoint {
         for _ in 0..ACCEPTS {
             match self.listener.accept() {
                 Ok((socket, from)) => {
-                    let from = from.as_socket();
-                    let accepted =
-                        self.connections.values().filter(|connection| !connection.ours).count();
-                    if !from.is_some_and(|from| self.peers.admits(from.ip())) {
+                    let from = from.as_socket().map(|from| plain(from).ip());
+                    let Some(from) = from.filter(|from| self.peers.admits(*from)) else {
                         self.stats.foreign += 1;
                         self.counts.refused += 1;
-                    } else if accepted >= self.config.max_accepted {
+                        continue;
+                    };
+                    let is_named = self.peers.names(from);
+                    let from = party(from);
+                    if !self.makes_room(from, is_named) {
                         self.counts.refused += 1;
-                    } else if let Ok(connection) = self.register(socket) {
+                    } else if let Ok(mut connection) = self.register(socket) {
+                        connection.from = Some((from, is_named));
                         self.counts.accepted += 1;
                         self.connections.insert(connection.token, Box::new(connection));
                     }
@@ -445,6 +454,41 @@ impl TcpEndpoint {
             }
         }
         self.left = true;
+    }
+
+    /// Whether there is a place for one more accepted connection of a party, also because a stranger loses one. First one goes that has
+    /// not said who it is, then an unused one, both of parties that have at least as many as this one; then one in use, unless this
+    /// party would then have as many as its holder; then what this party does not use itself. Among these the party that has most loses
+    /// the one that is silent for longest. Configured peers come last, and have places of their own.
+    fn makes_room(&mut self, newcomer: IpAddr, is_named: bool) -> bool {
+        let most = self.config.max_accepted;
+        let accepted = || self.connections.values().map(|of| &**of).filter(|of| !of.ours);
+        let strangers = || {
+            let of_strangers = accepted().filter_map(|of| Some((of, of.from?)));
+            of_strangers.filter(|(_, (_, named))| !named).map(|(of, (from, _))| (of, from))
+        };
+        if accepted().count() < most && (is_named || strangers().count() < most - most / 8) {
+            return true;
+        }
+        let mut held = FxHashMap::<IpAddr, usize>::default();
+        strangers().for_each(|(_, from)| *held.entry(from).or_insert(0) += 1);
+        let held = |party| held.get(&party).copied().unwrap_or(0);
+        let own = held(newcomer);
+        let places = strangers().filter_map(|(of, from)| {
+            let is_used = of.greeted && !of.is_idle();
+            let least = if is_used { own + 2 } else { own };
+            let class = (from == newcomer, is_used, of.greeted);
+            let rank = (class, Reverse(held(from)), of.active, of.token);
+            (held(from) >= least).then_some(rank)
+        });
+        let named = || accepted().find(|of| !of.greeted && of.from.is_some_and(|(_, named)| named));
+        let gone = places.min().map(|(.., token)| token);
+        let gone = gone.or_else(|| named().filter(|_| is_named).map(|of| of.token));
+        if let Some(token) = gone {
+            self.counts.refused += 1;
+            self.drop_connection(token);
+        }
+        gone.is_some()
     }
 
     /// Sets a socket's options, and adds it to epoll.

@@ -52,7 +52,7 @@ pub struct Connections {
     pub made: u64,
     /// Connections accepted from peers.
     pub accepted: u64,
-    /// Connections closed at once, because their address is not a peer's or there are too many.
+    /// Connections closed because their address is not a peer's, or to make room for another one.
     pub refused: u64,
     /// Connections that ended while messages or streams were in progress on them.
     pub lost: u64,

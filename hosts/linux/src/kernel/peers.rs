@@ -83,8 +83,12 @@ impl PeerTable {
 
     /// Whether connections from an address are accepted.
     pub(super) fn admits(&self, from: IpAddr) -> bool {
-        self.allow.iter().any(|network| network.contains(from))
-            || self.peers.values().any(|peer| !peer.guest && peer.address.ip() == from)
+        self.allow.iter().any(|network| network.contains(from)) || self.names(from)
+    }
+
+    /// Whether an address is that of a configured peer.
+    pub(super) fn names(&self, from: IpAddr) -> bool {
+        self.peers.values().any(|peer| !peer.guest && peer.address.ip() == from)
     }
 
     /// Returns the number of a peer that has made a connection and whose HELLO names this listening address.

@@ -574,3 +574,90 @@ fn with_a_congestion_control_of_its_own() {
         answered
     });
 }
+
+#[test]
+fn connections_that_say_nothing_keep_no_client_out() {
+    let mut ends = pair_with(|config| TcpConfig { max_accepted: 16, ..config });
+    let address = ends[1].local_addr();
+    let mut silent = Vec::new();
+    for _ in 0..100 {
+        silent.push(TcpStream::connect(address).unwrap());
+        ends[1].turn().unwrap();
+    }
+    let server = ends[0].add_peer(address);
+    for _ in 0..3 {
+        ends[0].send(server, Kind::Request, bytes(100)).unwrap();
+        let mut event = None;
+        drive(&mut ends, |ends| {
+            serve(&mut ends[1]);
+            event = ends[0].poll_event();
+            event.is_some()
+        });
+        let is_answer = matches!(event, Some(Event::Message { kind: Kind::Response, .. }));
+        assert!(is_answer, "{event:?}");
+    }
+    // What is in use is not closed for newcomers, and the oldest of what is not is.
+    assert!(silent[0].read(&mut [0; 1]).is_ok_and(|count| count == 0));
+}
+
+#[test]
+fn streams_of_one_host_keep_no_other_out() {
+    let clock = Clock::start();
+    let mut ends: [AnyEndpoint; 3] = [1, 2, 3].map(|last: u8| {
+        let allow = vec!["127.0.0.0/8".parse().unwrap()];
+        let peers = Peers::Direct { hosts: BTreeMap::new(), allow };
+        let bind = SocketAddr::from(([127, 0, 0, last], 0));
+        let config = TcpConfig::new(HostId(last.into()), bind, peers);
+        TcpEndpoint::new(TcpConfig { clock, max_accepted: 16, ..config }).unwrap().into()
+    });
+    let address = ends[0].local_addr();
+    let at = |end: &mut AnyEndpoint| end.add_peer(address);
+    let (flooder, client) = (at(&mut ends[1]), at(&mut ends[2]));
+    let open = |ends: &[AnyEndpoint]| {
+        let AnyEndpoint::Kernel(server) = &ends[0] else { unreachable!() };
+        server.connections().open
+    };
+    let failures = |end: &mut AnyEndpoint| {
+        let events = std::iter::from_fn(|| end.poll_event());
+        events.filter(|event| matches!(event, Event::Failed { .. })).count()
+    };
+    for _ in 0..20 {
+        ends[1].open(flooder, Time::MAX).unwrap();
+    }
+    let mut failed = 0;
+    drive(&mut ends, |ends| {
+        serve(&mut ends[0]);
+        failed += failures(&mut ends[1]);
+        failed == 6 && open(ends) == 14
+    });
+    // Another host has a place, and keeps it when the flood goes on.
+    for _ in 0..3 {
+        ends[2].send(client, Kind::Request, bytes(100)).unwrap();
+        ends[1].open(flooder, Time::MAX).unwrap();
+        let mut answered = false;
+        drive(&mut ends, |ends| {
+            serve(&mut ends[0]);
+            failed += failures(&mut ends[1]);
+            answered |=
+                matches!(ends[2].poll_event(), Some(Event::Message { kind: Kind::Response, .. }));
+            answered && open(ends) == 14
+        });
+    }
+    drive(&mut ends, |ends| {
+        failed += failures(&mut ends[1]);
+        failed == 10
+    });
+    let AnyEndpoint::Kernel(other) = &ends[2] else { unreachable!() };
+    assert_eq!((other.connections().made, other.connections().lost), (1, 0));
+    // It has as much as the flooder at most.
+    for _ in 0..20 {
+        ends[2].open(client, Time::MAX).unwrap();
+    }
+    let mut refused = 0;
+    drive(&mut ends, |ends| {
+        serve(&mut ends[0]);
+        failed += failures(&mut ends[1]);
+        refused += failures(&mut ends[2]);
+        failed == 16 && refused == 13 && open(ends) == 14
+    });
+}

@@ -10,6 +10,7 @@ mod sending;
 mod streams;
 #[cfg(test)]
 mod tests;
+mod watch;
 
 use std::collections::BTreeSet;
 use std::io;
@@ -39,6 +40,7 @@ use requests::Requests;
 use sending::{Sending, Submitted};
 pub(crate) use streams::StreamKey;
 use streams::Streams;
+use watch::Watch;
 
 /// Shared by the node's handles and its driver.
 #[derive(Debug)]
@@ -174,8 +176,7 @@ pub(crate) struct State {
     timer: Timer,
     /// When the timer fires.
     armed: Time,
-    /// When the timer was served late by a [`PAUSE`] or more, and how late.
-    pause: Option<(Time, Span)>,
+    watch: Watch,
     config: NodeConfig,
     /// Unique among the nodes of the process.
     number: u32,
@@ -198,13 +199,6 @@ pub(crate) struct State {
     counted: Stats,
     full: Full,
 }
-
-/// A node whose timer is served later by this was not running: its process was stopped, starved of processor time or busy with something else. It is
-/// much more than processes wait for a processor.
-const PAUSE: Span = Span::from_ms(500);
-
-/// How long after a pause it is still the likely cause of a peer's silence: longer than transports wait for one.
-const PATIENCE: Span = Span::from_secs(3);
 
 /// How long a stopping node listens after its last call, so that its peers learn that it has their
 /// responses: Homa's peers ask for that after some milliseconds.
@@ -252,7 +246,7 @@ impl State {
             tickets: Tickets { file, unsaved: false, next: Time::ZERO },
             timer,
             armed: Time::MAX,
-            pause: None,
+            watch: Watch::default(),
             streams: Streams::new(config.transport.credit_step()),
             config,
             number,
@@ -384,6 +378,7 @@ impl State {
     /// does not become readable.
     fn turn(&mut self, mut receive: bool) -> bool {
         self.turning = true;
+        self.watch.runs(self.now(), self.armed);
         // The transport forgets finished exchanges as of the time at which the socket was empty, which only receiving finds out.
         receive |= self.calls.waits_for_room();
         let mut next = None;
@@ -421,9 +416,7 @@ impl State {
         let Some(endpoint) = &self.endpoint else { return false };
         let now = endpoint.clock().now();
         self.sending.turned(now);
-        if let Some(late) = self.late(now) {
-            self.pause = Some((now, late));
-        }
+        self.watch.runs(now, self.armed);
         let first = self.due.first().map(|(at, _)| *at);
         // What waits for room is tried again: no event reports that a transport has forgotten finished exchanges.
         let waits = self.calls.waits_for_room() || self.streams.has_blocked();
@@ -435,6 +428,7 @@ impl State {
         if let Some(at) = next {
             self.arm(at);
         }
+        self.watch.waits();
         false
     }
 
@@ -458,23 +452,13 @@ impl State {
     }
 
     pub(crate) fn timer_fired(&mut self) {
-        let now = self.now();
-        self.pause = self.late(now).map(|late| (now, late)).or(self.pause);
+        self.watch.runs(self.now(), self.armed);
         self.armed = Time::MAX;
-    }
-
-    /// How late the timer is.
-    const fn late(&self, now: Time) -> Option<Span> {
-        let late = now.since(self.armed);
-        if late.ticks() >= PAUSE.ticks() { Some(late) } else { None }
     }
 
     /// For how long this node was not served, if that was so until shortly before: its peers were then silent because it did not ask.
     fn paused(&self) -> Option<Duration> {
-        let now = self.now();
-        let before = self.pause.filter(|(at, _)| now.since(*at) < PATIENCE).map(|(_, late)| late);
-        // A task may have made a turn before the timer's.
-        self.late(now).or(before).map(duration)
+        self.watch.paused(self.now(), self.armed).map(duration)
     }
 
     /// Wakes the driver, which runs a turn if one is due or something waits to be sent.

@@ -1,9 +1,11 @@
 //! Incoming requests, messages and streams.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
+use std::net::IpAddr;
 
 use bytes::Bytes;
 use rackweave_core::{HostId, MessageId, Time};
+use rackweave_linux::addresses::party;
 use rustc_hash::FxHashSet;
 
 use super::{Lifecycle, State, StreamKey, Wake};
@@ -32,14 +34,24 @@ pub(crate) enum Arrived {
 pub(crate) struct Requests {
     /// The number of server handles.
     servers: usize,
-    waiting: VecDeque<Arrived>,
+    /// With the party that it has come from.
+    waiting: VecDeque<(IpAddr, Arrived)>,
     /// The number of bytes of the waiting work.
     waiting_bytes: u64,
+    /// The pieces of waiting work of each party, and their bytes.
+    held: BTreeMap<IpAddr, (usize, u64)>,
     /// Requests that wait for a server, or that the application has taken and not answered.
     known: FxHashSet<(HostId, MessageId)>,
 }
 
 impl Arrived {
+    const fn peer(&self) -> HostId {
+        match self {
+            Self::Request { peer, .. } | Self::OneWay { peer, .. } => *peer,
+            Self::Stream(key) => key.peer,
+        }
+    }
+
     const fn bytes(&self) -> u64 {
         match self {
             Self::Request { bytes, .. } | Self::OneWay { bytes, .. } => bytes.len() as u64,
@@ -57,7 +69,7 @@ impl Requests {
     }
     pub(super) fn serving(&self) -> usize {
         let waiting =
-            self.waiting.iter().filter(|arrived| matches!(arrived, Arrived::Request { .. }));
+            self.waiting.iter().filter(|(_, arrived)| matches!(arrived, Arrived::Request { .. }));
         self.known.len().saturating_sub(waiting.count())
     }
     pub(super) fn is_empty(&self) -> bool {
@@ -66,7 +78,19 @@ impl Requests {
     pub(super) fn clear(&mut self) {
         self.waiting.clear();
         self.waiting_bytes = 0;
+        self.held.clear();
         self.known.clear();
+    }
+
+    /// A piece of work of this party and length waits no longer.
+    fn left(&mut self, from: IpAddr, bytes: u64) {
+        self.waiting_bytes -= bytes;
+        if let Some(held) = self.held.get_mut(&from) {
+            *held = (held.0 - 1, held.1 - bytes);
+            if held.0 == 0 {
+                self.held.remove(&from);
+            }
+        }
     }
 }
 
@@ -84,26 +108,55 @@ impl State {
         }
     }
 
-    /// Returns why nothing of this length can be accepted now; `None` if it can.
-    fn refusal(&self, bytes: usize) -> Option<Status> {
-        let requests = &self.requests;
-        let held = requests.waiting_bytes.saturating_add(bytes as u64);
+    /// Returns why nothing can be accepted now; `None` if it can, as far as there is room.
+    const fn refusal(&self) -> Option<Status> {
         if !matches!(self.life, Lifecycle::Running) {
             Some(Status::Stopping)
-        } else if requests.servers == 0 {
+        } else if self.requests.servers == 0 {
             Some(Status::NotServing)
-        } else if requests.waiting.len() >= self.config.max_waiting_requests
-            || !requests.waiting.is_empty() && held > self.config.receive_bytes
-        {
-            Some(Status::Full)
         } else {
             None
         }
     }
 
+    /// Returns why a peer's work of this length is not accepted. If there is no room, the party that holds most of it loses what it
+    /// sent last, unless this peer's would then hold as much: no party's flood keeps the others out.
+    fn admission(&mut self, peer: HostId, bytes: usize) -> Option<Status> {
+        if let Some(why) = self.refusal() {
+            return Some(why);
+        }
+        let (from, bytes) = (party(self.peer_addr(peer).ip()), bytes as u64);
+        loop {
+            let requests = &self.requests;
+            let is_full = requests.waiting.len() >= self.config.max_waiting_requests;
+            let sum = requests.waiting_bytes.saturating_add(bytes);
+            if !is_full && (requests.waiting.is_empty() || sum <= self.config.receive_bytes) {
+                return None;
+            }
+            let share = |held: &(usize, u64)| if is_full { held.0 as u64 } else { held.1 };
+            let own = requests.held.get(&from).map_or(0, share);
+            let own = own.saturating_add(if is_full { 1 } else { bytes });
+            let largest = requests.held.iter().max_by_key(|(_, held)| share(held));
+            let Some((&largest, _)) = largest.filter(|(_, held)| share(held) > own) else {
+                return Some(Status::Full);
+            };
+            let index = requests.waiting.iter().rposition(|(from, _)| *from == largest);
+            let Some((_, gone)) = index.and_then(|index| self.requests.waiting.remove(index))
+            else {
+                return Some(Status::Full);
+            };
+            self.requests.left(largest, gone.bytes());
+            self.refuse_arrived(&gone, Status::Full);
+            self.dirty = true;
+        }
+    }
+
     fn arrived(&mut self, arrived: Arrived) {
+        let from = party(self.peer_addr(arrived.peer()).ip());
+        let held = self.requests.held.entry(from).or_default();
+        *held = (held.0 + 1, held.1 + arrived.bytes());
         self.requests.waiting_bytes += arrived.bytes();
-        self.requests.waiting.push_back(arrived);
+        self.requests.waiting.push_back((from, arrived));
         self.wakes.push(Wake::Arrival);
     }
 
@@ -118,7 +171,7 @@ impl State {
         };
         let until = self.until(left_us);
         self.requests.known.insert((peer, id));
-        match self.refusal(bytes.len()) {
+        match self.admission(peer, bytes.len()) {
             Some(why) => self.refuse(peer, id, why),
             None => self.arrived(Arrived::Request { peer, id, bytes, until }),
         }
@@ -130,7 +183,7 @@ impl State {
             self.counted.malformed += 1;
             return;
         };
-        if self.refusal(bytes.len()).is_some() {
+        if self.admission(peer, bytes.len()).is_some() {
             self.counted.dropped_messages += 1;
             let address = self.peer_addr(peer);
             tracing::debug!(node = self.number, peer = %address, "one-way message dropped");
@@ -142,7 +195,7 @@ impl State {
     pub(super) fn on_opened(&mut self, peer: HostId, id: MessageId) {
         self.counted.received += 1;
         let key = StreamKey::server(peer, id);
-        if self.refusal(0).is_some() {
+        if self.admission(peer, 0).is_some() {
             self.counted.refused += 1;
             if let Some(endpoint) = &mut self.endpoint {
                 endpoint.cancel(peer, id);
@@ -158,8 +211,8 @@ impl State {
     /// more will come.
     pub(crate) fn next_arrived(&mut self) -> Result<Option<(Arrived, Peer)>, ()> {
         let (mut now, mut found, mut refused) = (None, None, false);
-        while let Some(arrived) = self.requests.waiting.pop_front() {
-            self.requests.waiting_bytes -= arrived.bytes();
+        while let Some((from, arrived)) = self.requests.waiting.pop_front() {
+            self.requests.left(from, arrived.bytes());
             let peer = match &arrived {
                 Arrived::Request { peer, id, until, .. } => {
                     if !self.requests.known.contains(&(*peer, *id)) {
@@ -234,18 +287,24 @@ impl State {
 
     /// Refuses all waiting work.
     pub(super) fn refuse_waiting(&mut self) {
-        let why = self.refusal(0).unwrap_or(Status::Stopping);
+        let why = self.refusal().unwrap_or(Status::Stopping);
         self.requests.waiting_bytes = 0;
-        for arrived in std::mem::take(&mut self.requests.waiting) {
-            match arrived {
-                Arrived::Request { peer, id, .. } => self.refuse(peer, id, why),
-                Arrived::OneWay { .. } => self.counted.dropped_messages += 1,
-                Arrived::Stream(key) => {
-                    self.counted.refused += 1;
-                    self.drop_stream(key);
-                }
-            }
+        self.requests.held.clear();
+        for (_, arrived) in std::mem::take(&mut self.requests.waiting) {
+            self.refuse_arrived(&arrived, why);
         }
         self.dirty = true;
+    }
+
+    /// Refuses work that has waited.
+    fn refuse_arrived(&mut self, arrived: &Arrived, why: Status) {
+        match arrived {
+            Arrived::Request { peer, id, .. } => self.refuse(*peer, *id, why),
+            Arrived::OneWay { .. } => self.counted.dropped_messages += 1,
+            Arrived::Stream(key) => {
+                self.counted.refused += 1;
+                self.drop_stream(*key);
+            }
+        }
     }
 }

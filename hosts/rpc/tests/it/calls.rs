@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use crate::common::{PATIENCE, bytes, config, drained, homa, node, reverse, reversed, transports};
 use rackweave_core::Span;
-use rackweave_rpc::{Bytes, CallError, Incoming, Node, Rate, Refusal, Transport};
+use rackweave_rpc::{Bytes, CallError, Incoming, Node, NodeConfig, Rate, Refusal, Transport};
 use rackweave_testing::free_address;
 use rackweave_transport::{TransportConfig, polo};
 use tokio::task::JoinSet;
@@ -224,6 +224,48 @@ async fn refusals_say_why() {
     there.shutdown().await;
     assert_eq!(refusal(waiting.await.unwrap()), Refusal::Stopping);
     assert!(server.next().await.is_none());
+}
+
+/// A host that floods a server keeps no other out, and gets what the others leave.
+#[tokio::test]
+async fn a_flood_of_one_host_makes_room_for_others() {
+    for (name, transport) in transports() {
+        let node = |last: u8| {
+            let config = NodeConfig::new(transport.clone(), ([127, 0, 0, last], 0).into());
+            let config = config.allow("127.0.0.0/8".parse().unwrap()).default_deadline(PATIENCE);
+            Node::bind(config.max_waiting_requests(8)).unwrap()
+        };
+        let (there, flooder, other) = (node(1), node(2), node(3));
+        let server = there.server();
+        let at = |from: &Node| (from.client(), from.peer(there.local_addr()));
+        let (client, peer) = at(&flooder);
+        let mut flood = JoinSet::new();
+        for _ in 0..20 {
+            flood.spawn(client.call(peer, "flood").into_future());
+        }
+        // Twelve of them find no room.
+        for _ in 0..12 {
+            assert_eq!(refusal(flood.join_next().await.unwrap().unwrap()), Refusal::Full, "{name}");
+        }
+        let (client, peer) = at(&other);
+        let calls: Vec<_> =
+            (0..4).map(|_| tokio::spawn(client.call(peer, "other").into_future())).collect();
+        for _ in 0..4 {
+            assert_eq!(refusal(flood.join_next().await.unwrap().unwrap()), Refusal::Full, "{name}");
+        }
+        assert_eq!(
+            refusal(client.call(peer, "fifth").await),
+            Refusal::Full,
+            "{name}: half is fair"
+        );
+        tokio::spawn(reverse(server));
+        for call in calls {
+            assert_eq!(call.await.unwrap().unwrap(), "rehto", "{name}");
+        }
+        while let Some(answer) = flood.join_next().await {
+            assert_eq!(answer.unwrap().unwrap(), "doolf", "{name}");
+        }
+    }
 }
 
 #[tokio::test]

@@ -15,6 +15,28 @@ pub(super) const FAILURES_UNTIL: Span = Span::from_secs(4);
 pub(super) struct File {
     pub(super) path: String,
     pub(super) length: usize,
+    pub(super) mode: u16,
+    /// Which of its chunks are holes, as bits.
+    pub(super) holes: u8,
+}
+
+/// A hard link.
+#[derive(Clone, Debug)]
+pub(super) struct Link {
+    pub(super) path: String,
+    /// The place of its file among the files.
+    pub(super) file: usize,
+    /// Whether receivers have a copy of the file there before.
+    pub(super) before: bool,
+}
+
+/// A symbolic link.
+#[derive(Clone, Debug)]
+pub(super) struct Symlink {
+    pub(super) path: String,
+    pub(super) target: String,
+    /// The text of the one that receivers have there before.
+    pub(super) before: Option<String>,
 }
 
 /// What happens to a process.
@@ -70,6 +92,8 @@ pub(super) struct Host {
     /// What its clock reads when the run starts.
     pub(super) clock: Time,
     pub(super) before: Before,
+    /// Whether pages of the file that it has before are not on its disk: the sync of whoever wrote it has failed.
+    pub(super) unsynced: bool,
     /// Whether its processor has instructions for AES, which decides the cipher.
     pub(super) has_aes: bool,
     /// How long it reads what it has, before it joins a session.
@@ -88,6 +112,11 @@ pub(super) struct Host {
 pub(super) struct Scenario {
     pub(super) seed: u64,
     pub(super) files: Vec<File>,
+    /// Further names of files.
+    pub(super) links: Vec<Link>,
+    pub(super) symlinks: Vec<Symlink>,
+    /// With `--delete`, the files of receivers that the sender has not, in its folder.
+    pub(super) deletes: Vec<String>,
     pub(super) hosts: Vec<Host>,
     pub(super) spread: Spread,
     pub(super) fec_block: u8,
@@ -129,7 +158,7 @@ pub(super) fn scenario(seed: u64) -> Scenario {
     let rng = &mut Rng::stream(seed, 0, 0, "store");
     let count = 1 + rng.below(4);
     let nested = rng.chance(0.5);
-    let files: Vec<File> = (0..count)
+    let mut files: Vec<File> = (0..count)
         .map(|n| {
             let length = match rng.below(4) {
                 0 => rng.below(2000),
@@ -138,7 +167,7 @@ pub(super) fn scenario(seed: u64) -> Scenario {
                 _ => (1 << 20) + rng.below(1_500_000),
             };
             let path = if nested { format!("d/f{n}") } else { format!("f{n}") };
-            File { path, length: length as usize }
+            File { path, length: length as usize, mode: 0o640, holes: 0 }
         })
         .collect();
     let receivers = 1 + rng.below(3) as u32;
@@ -146,6 +175,7 @@ pub(super) fn scenario(seed: u64) -> Scenario {
     // Without `--sync`, only `--overwrite` replaces what a power failure has made of a complete file.
     let power = sync || rng.chance(0.3);
     let overwrite = power || rng.chance(0.5);
+    let (links, symlinks) = more(seed, &mut files, overwrite);
     let mut hosts = hosts(rng, receivers, overwrite);
     let mut failures: Vec<Failure> =
         (0..rng.below(7)).map(|_| failure(rng, receivers, power)).collect();
@@ -161,6 +191,12 @@ pub(super) fn scenario(seed: u64) -> Scenario {
     let times = &mut Rng::stream(seed, 0, 0, "preparing");
     for host in hosts.iter_mut().skip(1) {
         host.preparing = Span::from_ms(pick(times, &[0, 0, 20, 600, 5000, 12_000]));
+    }
+    // Such a file is replaced if `--sync` finds it.
+    let unsynced = &mut Rng::stream(seed, 0, 0, "unsynced");
+    for host in &mut hosts {
+        let is_found = sync && overwrite && host.before == Before::Same;
+        host.unsynced = unsynced.chance(0.5) && is_found;
     }
     let insider = Span::from_us(pick(keys, &[0, 300, 3000, 30_000]));
     let spread = pick(rng, &[Spread::Unicast, Spread::Multicast, Spread::Multicast, Spread::Relay]);
@@ -184,9 +220,13 @@ pub(super) fn scenario(seed: u64) -> Scenario {
         // Whoever joins late does not get the beginning.
         hosts.iter_mut().for_each(|host| host.preparing = Span::ZERO);
     }
+    let deletes = deletes(seed, &files, reads);
     Scenario {
         seed,
         files,
+        links,
+        symlinks,
+        deletes,
         hosts,
         spread,
         fec_block: pick(rng, &[0, 8, 64]),
@@ -210,6 +250,43 @@ pub(super) fn scenario(seed: u64) -> Scenario {
     }
 }
 
+/// Draws modes and holes of files, and links, from streams of their own: the rest of a seed is what it was without them.
+fn more(seed: u64, files: &mut [File], overwrite: bool) -> (Vec<Link>, Vec<Symlink>) {
+    let kinds = &mut Rng::stream(seed, 0, 0, "modes and holes");
+    for file in files.iter_mut() {
+        file.mode = pick(kinds, &[0o640, 0o640, 0o444, 0o755, 0o600]);
+        file.holes = if kinds.chance(0.4) { kinds.below(8) as u8 } else { 0 };
+    }
+    let names = &mut Rng::stream(seed, 0, 0, "links");
+    let links = (0..names.below(4)).map(|n| {
+        let path = if names.chance(0.5) { format!("d/l{n}") } else { format!("l{n}") };
+        Link { path, file: names.below(files.len() as u64) as usize, before: false }
+    });
+    let mut links: Vec<Link> = links.collect();
+    let texts = &mut Rng::stream(seed, 0, 0, "symlinks");
+    // Copies become links only where files are replaced.
+    links.iter_mut().for_each(|link| link.before = texts.chance(0.4) && overwrite);
+    let text = |texts: &mut Rng| pick(texts, &["f0", "../f0", "/etc/passwd", "d", ".", "nothing"]);
+    let symlinks = (0..texts.below(4)).map(|n| {
+        let path = if texts.chance(0.5) { format!("d/s{n}") } else { format!("s{n}") };
+        let target = text(texts).to_owned();
+        let before = if overwrite { text(texts).to_owned() } else { target.clone() };
+        Symlink { path, target, before: texts.chance(0.3).then_some(before) }
+    });
+    (links, symlinks.collect())
+}
+
+/// Draws what receivers are to delete. A pipe has no manifest.
+fn deletes(seed: u64, files: &[File], reads: Reads) -> Vec<String> {
+    let rng = &mut Rng::stream(seed, 0, 0, "deletes");
+    let has_folder = files.iter().any(|file| file.path.contains('/'));
+    if matches!(reads, Reads::Pipe { .. }) || !has_folder || rng.chance(0.6) {
+        return Vec::new();
+    }
+    let names = ["d/old", "d/f0.old", "d/e/f/old", "d/e/g"].map(str::to_owned);
+    names.into_iter().take(1 + rng.below(4) as usize).collect()
+}
+
 fn hosts(rng: &mut Rng, receivers: u32, overwrite: bool) -> Vec<Host> {
     (0..=receivers)
         .map(|host| {
@@ -225,6 +302,7 @@ fn hosts(rng: &mut Rng, receivers: u32, overwrite: bool) -> Vec<Host> {
                 delay: Span::from_us(pick(rng, &[5, 20, 200])),
                 clock: pick(rng, &[Time::ZERO, Time::ZERO + Span::from_secs(1_000_000), LATE]),
                 before,
+                unsynced: false,
                 has_aes: true,
                 preparing: Span::ZERO,
                 disk_latency: Span::ZERO,
@@ -275,8 +353,9 @@ impl Scenario {
     /// power failure.
     pub(super) fn checksum(&self) -> bool {
         let power = |failure: &Failure| failure.fault == Fault::PowerFailure;
-        self.hosts.iter().any(|host| host.before == Before::Alike)
-            || !self.sync && self.failures.iter().any(power)
+        let loses_power = self.failures.iter().any(power);
+        self.hosts.iter().any(|host| host.before == Before::Alike || host.unsynced && loses_power)
+            || !self.sync && loses_power
     }
 
     /// Returns it as text, for people; the seed alone gives the same run.
@@ -306,16 +385,28 @@ impl Scenario {
         let Self { loss, duplication, reordering, .. } = self;
         let _ =
             writeln!(text, "loss = {loss}\nduplication = {duplication}\nreordering = {reordering}");
-        for File { path, length } in &self.files {
-            let _ = writeln!(text, "\n[[file]]\npath = \"{path}\"\nlength = {length}");
+        let _ = writeln!(text, "deletes = {:?}", self.deletes);
+        for File { path, length, mode, holes } in &self.files {
+            let _ = writeln!(
+                text,
+                "\n[[file]]\npath = \"{path}\"\nlength = {length}\nmode = 0o{mode:o}\nholes = 0b{holes:b}"
+            );
+        }
+        for Link { path, file, before } in &self.links {
+            let _ = writeln!(text, "\n[[link]]\npath = \"{path}\"\nfile = {file}\ncopy = {before}");
+        }
+        for Symlink { path, target, before } in &self.symlinks {
+            let before = before.as_ref().map_or(String::new(), |it| format!("\nbefore = \"{it}\""));
+            let _ =
+                writeln!(text, "\n[[symlink]]\npath = \"{path}\"\ntarget = \"{target}\"{before}");
         }
         for (number, host) in self.hosts.iter().enumerate() {
-            let Host { mtu, rate, delay, clock, before, has_aes, preparing, .. } = host;
+            let Host { mtu, rate, delay, clock, before, unsynced, has_aes, preparing, .. } = host;
             let Host { disk_latency, disk_rate, send_buffer, turn, .. } = host;
             let _ = writeln!(text, "\n[[host]]\nnumber = {number}\nmtu = {mtu}\nlink = \"{rate}\"");
             let _ = writeln!(
                 text,
-                "delay = \"{delay}\"\nclock_ticks = {}\nhas = \"{before:?}\"\nhas_aes = {has_aes}\npreparing = \"{preparing}\"",
+                "delay = \"{delay}\"\nclock_ticks = {}\nhas = \"{before:?}\"\nunsynced = {unsynced}\nhas_aes = {has_aes}\npreparing = \"{preparing}\"",
                 clock.ticks()
             );
             let _ = writeln!(

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::task::Poll;
 
 use bytes::Bytes;
-use rackweave_cast::format::Purpose;
+use rackweave_cast::format::{Delete, Deletion, Purpose};
 use rackweave_cast::orca::{
     Accept, Admission, Cast, CastConfig, Decision, Engine, EngineConfig, EngineEvent, FabricPlace,
     ReceiverProgress, Stats,
@@ -128,6 +128,7 @@ struct Sending {
     pipe: Option<Pipe>,
     filled: Time,
     completed: BTreeSet<HostId>,
+    deletes: bool,
     /// Receivers that were told that the bytes which they need were given back.
     gone: BTreeSet<HostId>,
 }
@@ -230,7 +231,8 @@ impl Process {
         }
         let to: Vec<HostId> = self.hosts.keys().copied().collect();
         let (spread, flow) = (scenario.spread, flow(scenario));
-        let purpose = Purpose { dry_run: false, checksum: scenario.checksum() };
+        let delete = if scenario.deletes.is_empty() { Delete::Never } else { Delete::Later };
+        let purpose = Purpose { checksum: scenario.checksum(), delete, ..Purpose::default() };
         let config = CastConfig { spread, by_unicast: Vec::new(), flow, purpose };
         let (cast, pipe) = match scenario.reads {
             reads @ Reads::Pipe { .. } => {
@@ -254,6 +256,7 @@ impl Process {
                     pipe,
                     filled: now,
                     completed: BTreeSet::new(),
+                    deletes: delete != Delete::Never,
                     gone: BTreeSet::new(),
                 });
             }
@@ -293,12 +296,12 @@ impl Process {
     /// Checks that no receiver is invited again for bytes that a pipe has given back.
     fn check_gone(&mut self) {
         let Some(sending) = self.sending.as_ref().filter(|it| !it.gone.is_empty()) else { return };
-        let view = sending.cast.view(&self.engine).sent;
+        let view = sending.cast.view(&self.engine);
         let is_invited = |it: &&ReceiverProgress| {
             sending.gone.contains(&it.host)
                 && matches!(it.status, ReceiverStatus::Invited | ReceiverStatus::Preparing)
         };
-        if let Some(it) = view.receivers.iter().find(is_invited) {
+        if let Some(it) = view.receivers.iter().map(|it| &it.progress).find(is_invited) {
             let text = format!("{} is invited again for bytes that are gone", it.address);
             self.reports.push(Report::Wrong(text));
         }
@@ -307,9 +310,9 @@ impl Process {
     fn on_event(&mut self, event: EngineEvent) {
         match &event {
             EngineEvent::Sender(session, event) => self.on_sender_event(*session, *event),
-            EngineEvent::Answered { host, lacking, .. } => {
+            EngineEvent::Answered { host, findings, .. } => {
                 let name = self.hosts.get(host).copied().unwrap_or(usize::MAX);
-                let lacks = lacking.as_ref().map(|lacking| lacking.iter().collect::<Vec<_>>());
+                let lacks = findings.as_ref().map(|it| it.lacking.iter().collect::<Vec<_>>());
                 self.note(format!("host {name} answers that it lacks {lacks:?}"));
                 if let Some(sending) = &mut self.sending
                     && lacks.is_some_and(|lacks| lacks.is_empty())
@@ -381,7 +384,7 @@ impl Process {
     /// `send` ends, with the exit code of `cast send`.
     fn on_over(&mut self) {
         let Some(mut sending) = self.sending.take() else { return };
-        let view = sending.cast.view(&self.engine).sent;
+        let view = sending.cast.view(&self.engine);
         let error = sending.cast.take_error();
         match error {
             None => {}
@@ -394,11 +397,21 @@ impl Process {
             Some(error) => self.reports.push(Report::Wrong(format!("the source fails: {error}"))),
         }
         let is_complete = |host: &HostId| {
-            let receiver = view.receivers.iter().find(|it| it.host == *host);
-            receiver.is_some_and(|it| it.status == ReceiverStatus::Completed)
+            let receiver = view.receivers.iter().find(|it| it.progress.host == *host);
+            receiver.is_some_and(|it| {
+                let has_deleted = match &it.deletion {
+                    Deletion::None => !sending.deletes,
+                    Deletion::Done(deleted) => deleted.failed == 0,
+                    Deletion::Refused | Deletion::NotDone(_) => false,
+                };
+                it.progress.status == ReceiverStatus::Completed && has_deleted
+            })
         };
         let done = sending.to.iter().all(is_complete);
-        if !done && sending.to.iter().all(|host| sending.completed.contains(host)) {
+        if !done
+            && !sending.deletes
+            && sending.to.iter().all(|host| sending.completed.contains(host))
+        {
             let text = "`send` ends with exit code 1 though every receiver has completed";
             self.reports.push(Report::Wrong(text.to_owned()));
         }
@@ -464,7 +477,8 @@ fn accept(disk: &Disk, streams: &Arc<Streams>, scenario: &Scenario) -> Accept {
     let (disk, streams) = (disk.clone(), Arc::clone(streams));
     let Scenario { overwrite, sync, .. } = *scenario;
     // Attempts of one process share what they have found.
-    let config = FolderConfig { overwrite, sync, ..FolderConfig::default() };
+    let allow_delete = !scenario.deletes.is_empty();
+    let config = FolderConfig { overwrite, sync, allow_delete, ..FolderConfig::default() };
     Box::new(move |offer| {
         let (disk, config) = (disk.clone(), config.clone());
         let (number, is_manifest) = (offer.stream, offer.is_manifest());

@@ -54,10 +54,13 @@ impl Streams {
             count += 1;
             format::file(header, &mut out);
             digest.file(header);
-            if header.directory {
+            if !header.is_file() {
                 continue;
             }
-            let hash = hash_of(bytes, |chunk, hash| {
+            let hash = hash_of(bytes, |number, chunk, hash| {
+                if header.is_hole(number) {
+                    return;
+                }
                 out.extend_from_slice(&format::chunk_front(chunk.len() as u32));
                 out.extend_from_slice(chunk);
                 out.extend_from_slice(hash);
@@ -74,11 +77,11 @@ impl Streams {
 }
 
 /// Returns the hash of a file, and passes on its chunks with their hashes.
-fn hash_of(bytes: &[u8], mut each: impl FnMut(&[u8], &Hash)) -> Hash {
+fn hash_of(bytes: &[u8], mut each: impl FnMut(u64, &[u8], &Hash)) -> Hash {
     let mut tree = TreeHash::default();
     for (number, chunk) in (0..).zip(bytes.chunks(CHUNK)) {
         let (hash, single) = chunk_hash(number, chunk);
-        each(chunk, &hash);
+        each(number, chunk, &hash);
         tree.push(hash, single);
     }
     tree.finish()
@@ -96,8 +99,8 @@ impl Catalogue for Files {
     }
 
     fn hash(&mut self, entry: u32) -> Result<Option<Hash>, SourceError> {
-        let file = self.streams.files.get(entry as usize).filter(|(header, _)| !header.directory);
-        Ok(file.map(|(_, bytes)| hash_of(bytes, |_, _| ())))
+        let file = self.streams.files.get(entry as usize).filter(|(header, _)| header.is_file());
+        Ok(file.map(|(_, bytes)| hash_of(bytes, |_, _, _| ())))
     }
 
     fn stream(&self, wanted: &dyn Fn(u32) -> bool) -> Result<Box<dyn Source>, SourceError> {

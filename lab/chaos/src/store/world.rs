@@ -6,14 +6,14 @@ use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 
-use rackweave_cast::format::FileHeader;
+use rackweave_cast::format::{CHUNK, Extents, FileHeader, RecordKind};
 use rackweave_cast::orca::Stats;
 use rackweave_core::{Rng, Span, Time, frame};
 use rackweave_wire::orca::{GROUP, PORT};
 
 use super::super::platform::{Datagram, Simulated};
 use super::disk::{Disk, Failing};
-use super::draw::{Before, FAILURES_UNTIL, Failure, Fault, Host, Scenario};
+use super::draw::{Before, FAILURES_UNTIL, Failure, Fault, File, Host, Link, Scenario, Symlink};
 use super::insider::Insider;
 use super::process::{Process, Report, host_at, ip};
 use super::source::{Reads, Streams};
@@ -130,52 +130,83 @@ pub(super) struct World<'a> {
     outcome: Outcome,
 }
 
-/// Bytes that depend on the seed and the file.
-fn content(seed: u64, file: u64, length: usize) -> Vec<u8> {
+/// What receivers have and the sender has not: it is in the sender's folder, or it is not.
+const OLD: &[u8] = b"old";
+const KEPT: &[u8] = b"d.kept";
+
+/// Bytes that depend on the seed and the file, with its holes.
+fn content(seed: u64, file: u64, of: &File) -> Vec<u8> {
+    let length = of.length;
     let mut rng = Rng::stream(seed, 0, file, "content");
     let mut bytes = Vec::with_capacity(length + 8);
     while bytes.len() < length {
         bytes.extend_from_slice(&rng.next_u64().to_le_bytes());
     }
     bytes.truncate(length);
+    for (number, chunk) in bytes.chunks_mut(CHUNK).enumerate() {
+        if of.holes >> number & 1 != 0 {
+            chunk.fill(0);
+        }
+    }
     bytes
+}
+
+/// A file without holes, or one with the chunks that are sent.
+fn kind(file: &File) -> RecordKind {
+    let chunks = file.length.div_ceil(CHUNK) as u64;
+    let has_content = |chunk: &u64| file.holes >> chunk & 1 == 0;
+    match (0..chunks).all(|chunk| has_content(&chunk)) {
+        true => RecordKind::File,
+        false => {
+            let sent = (0..chunks).filter(has_content).map(|chunk| chunk..chunk + 1);
+            RecordKind::WithHoles(Extents::new(sent))
+        }
+    }
 }
 
 /// The files as `cast send` lists them, and their content.
 fn listed(scenario: &Scenario, contents: &[Vec<u8>]) -> Vec<(FileHeader, Vec<u8>)> {
-    let header = |path: &str, directory, length: usize, mode| FileHeader {
+    let header = |path: &str, kind, length: usize, mode| FileHeader {
+        attributes: None,
         path: path.as_bytes().to_vec(),
-        directory,
+        kind,
         length: Some(length as u64),
         mode,
         mtime_s: MODIFIED.0,
         mtime_ns: MODIFIED.1,
     };
-    let nested = scenario.files.iter().any(|file| file.path.contains('/'));
-    let folder = nested.then(|| (header("d", true, 0, 0o755), Vec::new()));
-    let files = scenario
-        .files
-        .iter()
-        .zip(contents)
-        .map(|(file, bytes)| (header(&file.path, false, bytes.len(), 0o640), bytes.clone()));
-    folder.into_iter().chain(files).collect()
+    let paths = scenario.files.iter().map(|file| &file.path);
+    let symlinks = scenario.symlinks.iter().map(|link| &link.path);
+    let mut paths = paths.chain(scenario.links.iter().map(|link| &link.path)).chain(symlinks);
+    let nested = paths.any(|path| path.contains('/'));
+    let folder = nested.then(|| (header("d", RecordKind::Directory, 0, 0o755), Vec::new()));
+    let files = scenario.files.iter().zip(contents).map(|(file, bytes)| {
+        (header(&file.path, kind(file), bytes.len(), file.mode), bytes.clone())
+    });
+    let links = scenario.links.iter().map(|Link { path, file, .. }| {
+        let target = scenario.files[*file].path.as_bytes().to_vec();
+        (header(path, RecordKind::HardLink(target), 0, 0), Vec::new())
+    });
+    let symlinks = scenario.symlinks.iter().map(|Symlink { path, target, .. }| {
+        let kind = RecordKind::SymbolicLink(target.as_bytes().to_vec());
+        (header(path, kind, 0, 0o777), Vec::new())
+    });
+    folder.into_iter().chain(files).chain(links).chain(symlinks).collect()
 }
 
 impl<'a> World<'a> {
     pub(super) fn new(scenario: &'a Scenario) -> Self {
-        let contents: Vec<Vec<u8>> = (0..)
-            .zip(&scenario.files)
-            .map(|(n, file)| content(scenario.seed, n, file.length))
-            .collect();
+        let contents: Vec<Vec<u8>> =
+            (0..).zip(&scenario.files).map(|(n, file)| content(scenario.seed, n, file)).collect();
         let machines: Vec<Machine> = (0..)
             .zip(&scenario.hosts)
-            .map(|(number, host)| machine(scenario, number, host, &contents[0]))
+            .map(|(number, host)| machine(scenario, number, host, &contents))
             .collect();
         let calm_at = scenario.failures.iter().map(|it| it.at + it.lasts).max();
         let mut world = Self {
             scenario,
             now: Time::ZERO,
-            unsure: vec![false; machines.len()],
+            unsure: scenario.hosts.iter().map(|host| host.unsynced).collect(),
             machines,
             queue: BTreeMap::new(),
             number: 0,
@@ -572,7 +603,7 @@ impl<'a> World<'a> {
         disk.release();
         if power {
             disk.lose_power();
-            self.unsure[host] = !self.scenario.sync;
+            self.unsure[host] |= !self.scenario.sync;
         }
         // Some operations of a disk can take long to come.
         self.calm_at = self.calm_at.max(until);
@@ -625,6 +656,7 @@ impl<'a> World<'a> {
                         let lost: Vec<bool> = self.unsure.clone();
                         for receiver in (1..lost.len()).filter(|receiver| !lost[*receiver]) {
                             self.check_complete(receiver, "`send` has ended with exit code 0")?;
+                            self.check_deleted(receiver)?;
                         }
                         is_over = self.now >= self.calm_at && !lost.contains(&true);
                     } else if self.must_succeed() {
@@ -672,7 +704,7 @@ impl<'a> World<'a> {
                     None => "is not there",
                     Some((found, ..)) if found != *bytes => "has other bytes than were sent",
                     Some((_, mode, time))
-                        if (mode, time) != (0o640, MODIFIED) && when.is_empty() =>
+                        if (mode, time) != (file.mode.into(), MODIFIED) && when.is_empty() =>
                     {
                         "has another mode or time than was sent"
                     }
@@ -680,12 +712,46 @@ impl<'a> World<'a> {
                 };
                 return Err(format!("host {host}: {why}, and {path} {found}{when}"));
             }
+            for Link { path, file, .. } in &self.scenario.links {
+                let target = &self.scenario.files[*file].path;
+                if !disk.is_one(path.as_bytes(), target.as_bytes()) {
+                    return Err(format!("host {host}: {why}, and {path} is not {target}{when}"));
+                }
+            }
+            for Symlink { path, target, .. } in &self.scenario.symlinks {
+                let found = disk.link(path.as_bytes());
+                let is_right = found.as_ref().is_some_and(|(text, time)| {
+                    text == target.as_str() && (*time == MODIFIED || !when.is_empty())
+                });
+                if !is_right {
+                    return Err(format!(
+                        "host {host}: {why}, and {path} is {found:?} and not a link to {target}{when}"
+                    ));
+                }
+            }
         }
         Ok(())
     }
 
+    /// Checks that nothing is in the sender's folder that the sender has not.
+    fn check_deleted(&self, host: usize) -> Result<(), String> {
+        let is_there = |path: &&String| self.machines[host].disk.read(path.as_bytes()).is_some();
+        match self.scenario.deletes.iter().find(is_there) {
+            Some(path) => Err(format!(
+                "host {host}: `send --delete` has ended with exit code 0, and {path} is there"
+            )),
+            None => Ok(()),
+        }
+    }
+
     /// Checks that files with their final names are the sent ones, or the ones from before.
     fn check_names(&self, host: usize, disk: &Disk) -> Result<(), String> {
+        if host == 0 {
+            return Ok(());
+        }
+        if disk.read(KEPT).is_none_or(|(found, ..)| found != OLD) {
+            return Err(format!("host {host}: what is in no folder of the sender is not there"));
+        }
         if self.unsure[host] {
             return Ok(());
         }
@@ -700,6 +766,21 @@ impl<'a> World<'a> {
                 return Err(format!(
                     "host {host}: {path} has its name and other bytes than were sent"
                 ));
+            }
+        }
+        for Symlink { path, target, before } in &self.scenario.symlinks {
+            let found = disk.link(path.as_bytes()).map(|(text, _)| text);
+            let is_right = found.as_ref().is_none_or(|text| {
+                text == target.as_str() || before.as_ref().is_some_and(|it| text == it.as_str())
+            });
+            if !is_right || before.is_some() && found.is_none() {
+                return Err(format!("host {host}: the link {path} leads to {found:?}"));
+            }
+        }
+        for Link { path, file, .. } in &self.scenario.links {
+            let found = disk.read(path.as_bytes());
+            if found.is_some_and(|(found, ..)| found != self.contents[*file]) {
+                return Err(format!("host {host}: the link {path} has other bytes than were sent"));
             }
         }
         Ok(())
@@ -727,15 +808,32 @@ impl<'a> World<'a> {
 }
 
 /// A machine whose disk has what its host has before.
-fn machine(scenario: &Scenario, number: u64, host: &Host, first: &[u8]) -> Machine {
+fn machine(scenario: &Scenario, number: u64, host: &Host, contents: &[Vec<u8>]) -> Machine {
     let disk = Disk::new(Rng::stream(scenario.seed, 0, number, "disk"));
-    let path = scenario.files[0].path.as_bytes();
+    let (path, mode) = (scenario.files[0].path.as_bytes(), scenario.files[0].mode.into());
+    let first = &contents[0];
     let other: Vec<u8> = first.iter().map(|byte| byte ^ 1).collect();
     match host.before {
         Before::Nothing => {}
-        Before::Same => disk.put(path, first, 0o640, MODIFIED),
-        Before::Alike => disk.put(path, &other, 0o640, MODIFIED),
+        Before::Same => disk.put(path, first, mode, MODIFIED),
+        Before::Alike => disk.put(path, &other, mode, MODIFIED),
         Before::Older => disk.put(path, &[&other[..], b"more"].concat(), 0o600, OLDER),
+    }
+    if host.unsynced {
+        disk.lose_pages(path);
+    }
+    if number > 0 {
+        for Symlink { path, before, .. } in &scenario.symlinks {
+            before.iter().for_each(|text| disk.put_link(path.as_bytes(), text, OLDER));
+        }
+        for Link { path, file, .. } in scenario.links.iter().filter(|link| link.before) {
+            let mode = scenario.files[*file].mode.into();
+            disk.put(path.as_bytes(), &contents[*file], mode, MODIFIED);
+        }
+        for path in &scenario.deletes {
+            disk.put(path.as_bytes(), OLD, 0o444, OLDER);
+        }
+        disk.put(KEPT, OLD, 0o644, OLDER);
     }
     let rng = Rng::stream(scenario.seed, 0, number, "platform");
     Machine {

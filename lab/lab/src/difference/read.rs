@@ -11,6 +11,7 @@ use thiserror::Error;
 use super::Setting;
 use crate::results::seeds::SEED;
 use crate::results::{MissingPoint, WALL_CLOCK_FIELDS};
+use crate::scenario::follows;
 
 /// The values of a measure, each with the seed of its run.
 pub(super) type Values = Vec<(Option<u64>, f64)>;
@@ -253,6 +254,11 @@ fn scenario_keys(path: &Path) -> Result<BTreeMap<String, String>, ReadError> {
         let text = value.as_str().map_or_else(|| value.to_string(), str::to_owned);
         keys.insert(path, text);
     });
+    // What one scenario sets follows from others in the other one.
+    for (key, value) in follows::read(&text) {
+        let text = value.as_str().map_or_else(|| value.to_string(), str::to_owned);
+        keys.entry(key.to_owned()).or_insert(text);
+    }
     // How the results were made, and not what was run.
     for key in ["name", "description", "version"] {
         keys.remove(key);

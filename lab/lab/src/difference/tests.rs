@@ -42,6 +42,8 @@ fn the_same_seeds_are_compared_one_by_one() {
     let measure = p99(&a, &[(3, 33.0), (1, 12.5), (2, 22.0)]);
     assert_eq!(measure.finding, Finding::Differs);
     assert_eq!(p99(&a, &[(1, 11.0), (2, 18.0), (3, 33.0)]).finding, Finding::WithinNoise);
+    // Differences of 2, 3, 7: 4 +- 4.303 * 2.646 / sqrt(3) = 6.57 contains zero, and half of that interval does not.
+    assert_eq!(p99(&a, &[(1, 12.0), (2, 23.0), (3, 37.0)]).finding, Finding::WithinNoise);
 }
 
 /// Welch: variances 100 and 100, three values each, so the error is sqrt(200 / 3) and there are four degrees of freedom.
@@ -57,6 +59,8 @@ fn other_seeds_are_compared_as_samples() {
 #[test]
 fn one_seed_says_nothing_of_noise() {
     assert_eq!(p99(&[(1, 10.0)], &[(1, 10.1)]).finding, Finding::Unknown);
+    let [a, b] = [10.0, 10.1].map(|p99| results(&[("homa", &[(1, p99)])]));
+    assert!(!Difference::between(&a, &b, false).is_none(), "what is not known may differ");
     assert_eq!(p99(&[(1, 10.0)], &[(1, 10.0)]).finding, Finding::Same);
     assert_eq!(p99(&[(1, 10.0)], &[(1, 10.1), (2, 10.2)]).finding, Finding::Unknown);
     let change = p99(&[(1, 0.0)], &[(1, 10.1)]);
@@ -121,7 +125,8 @@ fn the_text_says_what_the_data_carry() {
     homa (3 seeds, compared one by one)
       slowdown.p99  20.0 -> 22.5  +12.5 %  (+-6.21 %)
 
-    1 of 2 measures differ beyond the noise of the seeds, with Holm's correction for their number: that any of them does by chance has a probability of 5 % at most.
+    1 of 2 measures differ beyond the noise of the seeds, with Holm's correction for their number: that
+    any of them does by chance has a probability of 5 % at most.
     1 of 2 measures are the same in every run.
     ");
 }
@@ -270,6 +275,9 @@ fn seeds_without_results_are_named_and_leave_nothing_to_compare() {
     });
     let partial = Results::from_summary(Path::new("out/s"), &summary, BTreeMap::new()).unwrap();
     let difference = Difference::between(&whole, &partial, false);
+    // Whichever side it is.
+    let other_way = Difference::between(&partial, &whole, false);
+    assert!(other_way.points[0].measures.iter().all(|it| it.finding == Finding::Unknown));
     assert_eq!(difference.of[1].missing, ["homa, seed 3"]);
     assert_eq!(difference.points[0].missing_seeds, [vec![], vec![3]]);
     assert!(difference.points[0].measures.iter().all(|it| it.finding == Finding::Unknown));
@@ -364,4 +372,53 @@ fn one_interval_of_many_is_no_difference() {
     let text = difference.to_text(false);
     assert!(text.contains("(+-6.21 %) by itself"), "{text}");
     assert!(text.contains("0 of 40 measures differ") && text.contains("1 of 40 more"), "{text}");
+}
+
+/// Long names and values, many points: lines fit, and nothing is cut.
+#[test]
+fn a_comparison_fits_any_width() {
+    let label = "switch, SwitchML's timer, 1 % of the packets lost, with as many workers as there are ports";
+    let values = |by: f64| [(1, 10.0 * by), (2, 20.0 * by), (3, 31.0 * by)];
+    let (a, b) = (results(&[(label, &values(1.0))]), results(&[(label, &values(1.5))]));
+    let setting = |value: &str| BTreeMap::from([("workload.sizes".to_owned(), value.repeat(30))]);
+    let summary = |keys| {
+        let point = json!({"label": "homa", "set": {}, "slowdown": {"p99": 1.0}});
+        let summary = json!({"scenario": "s", "version": "v", "points": [point]});
+        Results::from_summary(Path::new("out/s"), &summary, keys).unwrap()
+    };
+    let settings =
+        Difference::between(&summary(setting("1 KB, ")), &summary(setting("2 KB, ")), true);
+    for difference in [Difference::between(&a, &b, true), settings] {
+        for width in [40, 64, 100, 200] {
+            let text = difference.to_text_within(true, width);
+            for line in text.lines() {
+                assert!(line.chars().count() <= width, "{width}: {line}\n{text}");
+            }
+            let words = |text: &str| text.split_whitespace().collect::<String>();
+            let whole = difference.to_text_within(true, 10_000);
+            let mut all: Vec<String> = whole.split_whitespace().map(str::to_owned).collect();
+            all.retain(|word| !words(&text).contains(word.as_str()));
+            assert_eq!(all, [""; 0], "{text}");
+        }
+    }
+}
+
+/// A value that one result sets and that follows from others in the other one is compared, not "(none)".
+#[test]
+fn defaults_are_compared_with_what_is_set() {
+    let folder = tempfile::tempdir().unwrap();
+    let written = |name: &str, keys: &str| {
+        let text = format!(
+            "fabric = {{ topology = 'single-switch', hosts = 4 {keys} }}\ntransport.name = 'tcp'\n\
+             workload = {{ arrivals = 'permutation', sizes = '10 KB' }}"
+        );
+        let scenario = crate::Scenario::parse("x.toml", &text, Path::new("."), &[], None).unwrap();
+        let results = crate::Batch::new(scenario.clone()).run(Some(1)).unwrap();
+        let out = folder.path().join(name);
+        crate::output::OutputDir::prepare(&out).unwrap().write(&scenario, &results, "").unwrap();
+        Results::read(&out).unwrap()
+    };
+    let (a, b) = (written("a", ""), written("b", ", switch.buffer = '1 MB'"));
+    let text = Difference::between(&a, &b, false).to_text(false);
+    assert!(text.contains("  fabric.switch.buffer  500 KB -> 1 MB\n"), "{text}");
 }

@@ -5,15 +5,23 @@ use std::fmt::Write as _;
 use super::read::Origin;
 use super::{Difference, Finding, Measure, Point, name_of};
 use crate::report::number;
+use crate::report::wrap::{PLAIN_WIDTH, hanging};
 
 impl Difference {
     /// Returns the comparison as text: settings that differ, then for each point the measures that do, then what that is worth. With
     /// `all` the measures that do not differ are listed too.
     #[must_use]
     pub fn to_text(&self, all: bool) -> String {
+        self.to_text_within(all, PLAIN_WIDTH)
+    }
+
+    /// As [`Difference::to_text`], which has 100 columns, in lines of at most `width` columns.
+    #[must_use]
+    pub fn to_text_within(&self, all: bool, width: usize) -> String {
+        let columns = width;
         let mut text = String::new();
         for (name, origin) in ["A", "B"].iter().zip(&self.of) {
-            text.push_str(&origin_line(name, origin));
+            text.push_str(&origin_line(name, origin, columns));
         }
         if !self.settings.is_empty() {
             text.push_str("\nSettings that differ\n");
@@ -22,19 +30,24 @@ impl Difference {
                 let value =
                     |value: &Option<String>| value.clone().unwrap_or_else(|| "(none)".to_owned());
                 let (a, b) = (value(&setting.a), value(&setting.b));
-                let _ = writeln!(text, "  {:width$}  {a} -> {b}", setting.key);
+                let head = format!("  {:width$}  ", setting.key);
+                let _ = writeln!(text, "{}", hanging(&head, &format!("{a} -> {b}"), columns));
             }
         }
         for point in &self.points {
-            text.push_str(&point_text(point, all));
+            text.push_str(&point_text(point, all, columns));
         }
         for (name, points) in [("A", &self.only_in_a), ("B", &self.only_in_b)] {
             if !points.is_empty() {
-                let _ = writeln!(text, "\nOnly in {name}: {}", points.join("; "));
+                let head = format!("Only in {name}: ");
+                let _ = writeln!(text, "\n{}", hanging(&head, &points.join("; "), columns));
             }
         }
         text.push('\n');
-        text.push_str(&self.conclusion());
+        for line in self.conclusion().lines() {
+            text.push_str(&hanging("", line, columns));
+            text.push('\n');
+        }
         text
     }
 
@@ -76,22 +89,21 @@ impl Difference {
     }
 }
 
-fn origin_line(name: &str, origin: &Origin) -> String {
+fn origin_line(name: &str, origin: &Origin, width: usize) -> String {
     let runs = if origin.runs == 1 { "1 run".to_owned() } else { format!("{} runs", origin.runs) };
     let partial = match (origin.is_partial, origin.missing.len()) {
         (false, _) => String::new(),
-        (true, 0) => "   partial: points have no results\n".to_owned(),
-        (true, _) => format!("   partial, no results: {}\n", origin.missing.join("; ")),
+        (true, 0) => "partial: points have no results".to_owned(),
+        (true, _) => format!("partial, no results: {}", origin.missing.join("; ")),
     };
-    format!(
-        "{name}  {}: {}, {runs}, rackweave {}\n{partial}",
-        origin.path.display(),
-        origin.scenario,
-        origin.version
-    )
+    let (path, scenario) = (origin.path.display(), &origin.scenario);
+    let of = format!("{path}: {scenario}, {runs}, rackweave {}", origin.version);
+    let lines = [(format!("{name}  "), of), ("   ".to_owned(), partial)];
+    let lines = lines.iter().filter(|(_, text)| !text.is_empty());
+    lines.map(|(head, text)| hanging(head, text, width) + "\n").collect()
 }
 
-fn point_text(point: &Point, all: bool) -> String {
+fn point_text(point: &Point, all: bool, columns: usize) -> String {
     let rows = point.measures.iter();
     let shown = |it: &&Measure| {
         use Finding::{Differs, Uncorrected, Unknown};
@@ -106,15 +118,22 @@ fn point_text(point: &Point, all: bool) -> String {
         [a, b] if a == b && point.paired => format!("{a} seeds, compared one by one"),
         [a, b] => format!("{a} and {b} seeds"),
     };
-    let mut text = format!("\n{} ({seeds})\n", name_of(&point.label, &point.set));
+    let name = format!("{} ({seeds})", name_of(&point.label, &point.set));
+    let mut text = format!("\n{}\n", hanging("", &name, columns));
     let width =
         |column: usize| rows.iter().map(|row| row[column].chars().count()).max().unwrap_or(0);
     let widths: [usize; 5] = std::array::from_fn(width);
     for [name, a, b, change, note] in &rows {
-        let line = format!(
-            "  {name:0$}  {a:>1$} -> {b:>2$}  {change:>3$}  {note}",
+        let head = format!(
+            "  {name:0$}  {a:>1$} -> {b:>2$}  {change:>3$}  ",
             widths[0], widths[1], widths[2], widths[3]
         );
+        let is_short = head.chars().count() + note.chars().count() <= columns;
+        // A line that is too long is one of words.
+        let line = match is_short {
+            true => format!("{head}{note}"),
+            false => hanging("  ", &format!("{name}  {a} -> {b}  {change}  {note}"), columns),
+        };
         text.push_str(line.trim_end());
         text.push('\n');
     }
@@ -122,10 +141,9 @@ fn point_text(point: &Point, all: bool) -> String {
         let seeds: Vec<String> = seeds.iter().map(u64::to_string).collect();
         if !seeds.is_empty() {
             let seeds = seeds.join(", ");
-            let _ = writeln!(
-                text,
-                "  no results of seed {seeds} in {side}: the means are not comparable"
-            );
+            let told =
+                format!("no results of seed {seeds} in {side}: the means are not comparable");
+            let _ = writeln!(text, "{}", hanging("  ", &told, columns));
         }
     }
     if let Some(first) = point.incomplete.first() {
@@ -133,10 +151,9 @@ fn point_text(point: &Point, all: bool) -> String {
             0 => String::new(),
             more => format!(" and {more} more"),
         };
-        let _ = writeln!(
-            text,
-            "  not compared, because one side has no value of some seed: {first}{more}"
-        );
+        let told =
+            format!("not compared, because one side has no value of some seed: {first}{more}");
+        let _ = writeln!(text, "{}", hanging("  ", &told, columns));
     }
     text
 }

@@ -15,6 +15,8 @@ pub(crate) use self::volume::Volume;
 use self::volume::{end_of, mean_links};
 use crate::offered::Offered;
 use crate::report::number::{bytes, micros, short};
+use crate::report::wrap::{PLAIN_WIDTH, hanging};
+use crate::results::seeds::SEED;
 use crate::results::{FEW_ROUNDS, LENGTHENS};
 use crate::scenario::{PointSpec, Scenario};
 use crate::study::Study;
@@ -33,6 +35,8 @@ const CACHED_HOSTS: u64 = 2000;
 const BYTES_PER_HOST: f64 = 6e3;
 /// Bytes of memory of a measured message, while its percentiles are worked out: measured.
 const BYTES_PER_MESSAGE: f64 = 270.0;
+/// The number of seeds for which a point is estimated: an estimate takes up to half a second.
+const ESTIMATED_SEEDS: usize = 4;
 /// Bytes of memory of the command itself.
 const BYTES_PER_PROCESS: f64 = 8e6;
 
@@ -97,6 +101,47 @@ pub struct Explanation {
 }
 
 impl Explanation {
+    /// Of several points. Where points differ in the seed only, the first few are estimated; the others get their mean.
+    #[must_use]
+    pub fn of_all(points: &[PointSpec]) -> Vec<Self> {
+        let without_seed = |point: &PointSpec| {
+            let others = point.set.iter().filter(|(key, _)| key != SEED);
+            others.map(|(key, value)| (key.clone(), value.clone())).collect::<Vec<_>>()
+        };
+        let mut all: Vec<Self> = Vec::with_capacity(points.len());
+        let mut groups: Vec<(_, Vec<usize>)> = Vec::new();
+        for point in points {
+            let key = without_seed(point);
+            let group = match groups.iter().position(|(known, _)| *known == key) {
+                Some(known) => &mut groups[known].1,
+                None => &mut groups.push_mut((key, Vec::new())).1,
+            };
+            let explained = if group.len() < ESTIMATED_SEEDS {
+                group.push(all.len());
+                Self::of(point)
+            } else {
+                let estimated: Vec<&Self> = group.iter().map(|&at| &all[at]).collect();
+                Self { set: point.set.iter().cloned().collect(), ..Self::mean_of(&estimated) }
+            };
+            all.push(explained);
+        }
+        all
+    }
+
+    /// The first of points that differ in the seed only, with the mean of their estimates.
+    fn mean_of(points: &[&Self]) -> Self {
+        let mean = |of: fn(&Self) -> Option<f64>| {
+            let all: Option<f64> = points.iter().map(|point| of(point)).sum();
+            all.map(|sum| sum / points.len() as f64)
+        };
+        Self {
+            simulated_us: mean(|point| point.simulated_us),
+            packet_hops: mean(|point| point.packet_hops),
+            cpu_s: mean(|point| point.cpu_s),
+            ..points[0].clone()
+        }
+    }
+
     /// Of one point.
     #[must_use]
     pub fn of(point: &PointSpec) -> Self {
@@ -108,12 +153,7 @@ impl Explanation {
         let volume = Volume::measured(point, stream);
         let measure = &point.config.measure;
         let asked = (measure.messages < u64::MAX).then_some(measure.messages);
-        let until =
-            measure.duration.map_or(measure.time_limit, |duration| measure.warmup + duration);
-        let arrivals_end = until.min(volume.stop);
-        let measured_time = arrivals_end.saturating_sub(measure.warmup);
-        let in_time = volume.per_second.map(|rate| (rate * measured_time.as_secs_f64()) as u64);
-        let messages = [asked, volume.messages, in_time].into_iter().flatten().min();
+        let (messages, arrivals_end) = volume.messages_of(measure);
         let started_in = match (messages, volume.per_second) {
             (Some(messages), Some(rate)) => {
                 Some(Span::from_secs_f64(messages as f64 / rate).max(Span::TICK))
@@ -205,20 +245,27 @@ impl Explanation {
 }
 
 impl Scenario {
-    /// What its points mean, and the scenario with all defaults: the output of `--explain`.
+    /// What its points mean, and the scenario with all defaults: the output of `--explain` to a file, in lines of at most 100 columns.
     #[must_use]
     pub fn explain(&self) -> String {
-        let explained: Vec<Explanation> = self.points.iter().map(Explanation::of).collect();
-        let points = text::points(&explained);
+        self.explain_within(PLAIN_WIDTH)
+    }
+
+    /// As [`Scenario::explain`], in lines of at most `width` columns, but for the scenario with all defaults.
+    #[must_use]
+    pub fn explain_within(&self, width: usize) -> String {
+        let explained = Explanation::of_all(&self.points);
+        let points = text::points(&explained, width);
         let total = text::total(&explained);
         let head = match self.points.len() {
             1 => format!("{}: one run, seed {}", self.name, self.seed),
             n => format!("{}: {n} runs, seed {}", self.name, self.seed),
         };
         let resolved = &self.resolved;
-        let mut after = crate::parameters::table(&self.points);
+        let mut after = crate::parameters::table(&self.points, width);
         for warning in self.unsuitable() {
-            after += &format!("warning: {warning}\n");
+            after += &hanging("warning: ", &warning, width);
+            after.push('\n');
         }
         format!("{head}\n\n{points}\n{total}\n{after}\n# With all defaults:\n\n{resolved}")
     }
@@ -261,7 +308,7 @@ impl Scenario {
     /// What [`Scenario::explain`] says, as JSON.
     #[must_use]
     pub fn explain_json(&self) -> String {
-        let points: Vec<Explanation> = self.points.iter().map(Explanation::of).collect();
+        let points = Explanation::of_all(&self.points);
         let document = serde_json::json!({
             "scenario": self.name,
             "seed": self.seed,
@@ -301,6 +348,17 @@ fn one_thread(point: &PointSpec) -> Option<String> {
         }
         _ => Some("it is measured by nodes, which act on each other at once".into()),
     }
+}
+
+/// Returns what the measured messages of a point cost, in seconds on one core, without what goes on until the last of them has ended: that
+/// takes no time to say. `None` if their number is not known.
+pub(crate) fn cost_of_messages(point: &PointSpec) -> Option<f64> {
+    let stream = point.config.streams.first().filter(|_| point.study.is_messages());
+    let volume = Volume::measured(point, stream);
+    let messages = volume.messages_of(&point.config.measure).0? as f64;
+    let links = mean_links(&point.fabric, &Path::longest(&point.fabric));
+    let hops = messages * volume.packets_per_message * links;
+    Some(hops / HOPS_PER_CPU_SECOND + messages * cpu_s_per_message(stream))
 }
 
 /// What a message costs in addition to its packets.

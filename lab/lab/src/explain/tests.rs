@@ -50,9 +50,29 @@ fn without_a_number_of_messages_time_decides() {
     let explained = explain(text);
     assert_eq!(explained.messages, Some(100_000));
     assert_eq!(explained.simulated_us, Some(3e6));
-    // 86 segments and their acknowledgements, over two links.
+    // 86 segments and 43 acknowledgements, over two links.
     let hops = explained.packet_hops.unwrap() / 150_000.0;
-    assert!((hops - 86.0 * 1.6 * 2.0).abs() < 1.0, "{hops}");
+    assert!((hops - (86.0 + 43.0) * 2.0).abs() < 1.0, "{hops}");
+}
+
+/// EQDS has its own defaults next to those of UET: none of them is far off, and each other value is compared with them.
+#[test]
+fn eqds_is_compared_with_its_own_defaults() {
+    let told = |keys: &str| -> Vec<String> {
+        let text = format!(
+            "fabric = {{ topology = 'leaf-spine', leaves = 4, hosts_per_leaf = 12, spines = 3, host_link = '10 Gbps', \
+             core_link = '40 Gbps', switch.trim = true }}\n\
+             transport = {{ name = 'uet', profile = 'eqds', {keys} }}\n\
+             workload = {{ arrivals = 'poisson', sizes = 'W3', load = 0.5 }}"
+        );
+        explain(&text).parameters.into_iter().filter_map(|it| it.warning).collect()
+    };
+    assert_eq!(told("base_rtt = '7.144 us'"), Vec::<String>::new());
+    let expected = "transport.uet.min_rto = 20 ms is 20 times the value for this fabric, 1 ms: the 99th percentile measures this \
+                    timer wherever packets are lost";
+    assert_eq!(told("min_rto = '20 ms'"), [expected]);
+    let window = told("window = '200 KB'");
+    assert!(window.len() == 1 && window[0].contains("is 16 times the value"), "{window:?}");
 }
 
 #[test]
@@ -174,7 +194,7 @@ fn an_incast_that_recurs_says_where_to_and_how_often_it_is_measured() {
         short.background[0].contains("; 0 start in the measured window: a longer"),
         "{short:?}"
     );
-    let text = long.to_text();
+    let text = long.to_text().split_whitespace().collect::<Vec<_>>().join(" ");
     assert!(text.contains("core links of 25.0 Gbps, oversubscribed 2.00 times"), "{text}");
     assert!(text.contains("500 KB for each port, 8 priorities"), "{text}");
 }
@@ -189,7 +209,7 @@ fn a_table_has_what_differs() {
     let scenario =
         Scenario::parse("test.toml", text, std::path::Path::new("."), &[], None).unwrap();
     let explained: Vec<Explanation> = scenario.points.iter().map(Explanation::of).collect();
-    let text = text::points(&explained);
+    let text = text::points(&explained, 200);
     let (common, table) = text.split_once("\n\n").unwrap();
     assert!(common.contains("hosts 8, switches 4, core link 20.0 Gbps"), "{common}");
     assert!(!common.contains("host link"), "{common}");
@@ -201,4 +221,61 @@ fn a_table_has_what_differs() {
     assert_eq!(table.lines().filter(|line| line.trim_start().starts_with("25 Gbps")).count(), 2);
     // The switches' buffers are words: a note for each.
     assert!(table.contains("  b  switches: 200 KB for each port, 8 priorities"), "{table}");
+}
+
+fn stretched() -> Scenario {
+    let text = "fabric = { topology = 'leaf-spine', leaves = 2, hosts_per_leaf = 4, spines = 2, host_link = '10 Gbps', core_link = '20 Gbps' }\n\
+                measure = { messages = 100, load_after = 'stop' }\nworkload = { arrivals = 'poisson', sizes = 'W4', load = 0.5 }\n\
+                [[background]]\narrivals = 'incast'\nsizes = '256 KB'\nsenders = 3\nevery = '5 ms'\n\
+                [sweep]\nworkload.load = [0.3, 0.97]\nfabric.host_link = ['10 Gbps', '25 Gbps']\nfabric.switch.buffer = ['100 KB', '200 KB']\n\
+                seed = [1, 2, 3, 4, 5, 6, 7, 9]\n\
+                transport.name = ['homa', 'dctcp', 'swift']\nworkload.sizes = ['W3', 'W4']";
+    Scenario::parse("test.toml", text, std::path::Path::new("."), &[], None).unwrap()
+}
+
+/// However many keys are swept, lines fit the width, and every value is there.
+#[test]
+fn tables_fit_any_width() {
+    let scenario = stretched();
+    for width in [64, 80, 100, 140, 1000] {
+        let text = scenario.explain_within(width);
+        let (text, _) = text.split_once("# With all defaults").unwrap();
+        for line in text.lines() {
+            assert!(unicode_width::UnicodeWidthStr::width(line) <= width, "{width}: {line}");
+        }
+        let words = text.split_whitespace().collect::<Vec<_>>().join(" ");
+        for value in [
+            "swift",
+            "W3",
+            "25 Gbps",
+            "load of leaves",
+            "ended by",
+            "background: incast over dctcp",
+        ] {
+            assert!(words.contains(value), "{width}: {value}: {text}");
+        }
+    }
+    let text = scenario.explain_within(1000);
+    assert!(text.contains("  1 to 7, 9  "), "{text}");
+}
+
+/// The estimates of many seeds are those of the first few and their mean.
+#[test]
+fn many_seeds_are_estimated_by_the_first_few() {
+    let text = "fabric = { topology = 'single-switch', hosts = 4 }\ntransport.name = 'homa'\nmeasure.messages = 1000\n\
+                workload = { arrivals = 'poisson', sizes = 'W3' }\n\
+                sweep = { workload.load = [0.3, 0.5], seed = [1, 2, 3, 4, 5, 9] }";
+    let scenario =
+        Scenario::parse("test.toml", text, std::path::Path::new("."), &[], None).unwrap();
+    let all = Explanation::of_all(&scenario.points);
+    let cpu = |at: usize| all[at].cpu_s.unwrap();
+    for first in [0, 6] {
+        let mean = (first..first + 4).map(cpu).sum::<f64>() / 4.0;
+        assert!((cpu(first + 4) - mean).abs() < 1e-9 && cpu(first) != cpu(first + 1), "{mean}");
+        assert_eq!(
+            (all[first + 5].set["seed"].clone(), cpu(first + 5)),
+            (9.into(), cpu(first + 4))
+        );
+    }
+    assert_eq!(Explanation::of(&scenario.points[0]).cpu_s, Some(cpu(0)));
 }

@@ -4,7 +4,8 @@ use unicode_width::UnicodeWidthStr;
 
 use super::Explanation;
 use crate::offered::{NEARLY_FULL, Tier};
-use crate::report::number::{bytes, micros, short};
+use crate::report::number::{bytes, micros, seconds, short};
+use crate::report::wrap::{PLAIN_WIDTH, hanging, wrap};
 use crate::results::{plain, short_key};
 
 /// The mark of a load from [`NEARLY_FULL`] on, and of a run that lasts long after its last start.
@@ -45,15 +46,6 @@ struct Fact {
     cells: Vec<Cell>,
 }
 
-/// A time on a processor as people say it.
-fn seconds(seconds: f64) -> String {
-    match seconds {
-        s if s < 100.0 => format!("{s:.1} s"),
-        s if s < 6000.0 => format!("{:.0} min", s / 60.0),
-        s => format!("{:.1} h", s / 3600.0),
-    }
-}
-
 fn whole(number: f64) -> String {
     format!("{number:.0}")
 }
@@ -67,13 +59,17 @@ fn percent(share: f64) -> String {
 }
 
 impl Explanation {
-    /// For a terminal.
+    /// As text, in lines of at most 100 columns.
     #[must_use]
     pub fn to_text(&self) -> String {
-        let mut lines = vec![self.heading()];
+        self.to_lines(PLAIN_WIDTH).join("\n")
+    }
+
+    fn to_lines(&self, width: usize) -> Vec<String> {
+        let mut lines = vec![hanging("", &self.heading(), width)];
         lines.retain(|heading| !heading.is_empty());
-        lines.extend(self.facts().into_iter().map(|fact| line(fact.name, &fact.text)));
-        lines.join("\n")
+        lines.extend(self.facts().into_iter().map(|fact| line(fact.name, &fact.text, width)));
+        lines
     }
 
     /// The swept keys with their values.
@@ -212,8 +208,8 @@ fn offered_cell(tiers: &[Tier]) -> Cell {
     Cell { mark, ..Cell::new(column, most, percent) }
 }
 
-fn line(name: &str, text: &str) -> String {
-    format!("  {name:<13} {text}")
+fn line(name: &str, text: &str, width: usize) -> String {
+    hanging(&format!("  {name:<13} "), text, width)
 }
 
 /// Rows that differ in the seed only.
@@ -243,10 +239,10 @@ impl Row<'_> {
     }
 }
 
-/// The text of points.
-pub(super) fn points(points: &[Explanation]) -> String {
+/// The text of points, in lines of at most `width` columns.
+pub(super) fn points(points: &[Explanation], width: usize) -> String {
     if let [only] = points {
-        return only.to_text();
+        return only.to_lines(width).join("\n");
     }
     let facts: Vec<Vec<Fact>> = points.iter().map(Explanation::facts).collect();
     let Some(first) = facts.first() else { return String::new() };
@@ -263,7 +259,7 @@ pub(super) fn points(points: &[Explanation]) -> String {
     let mut lines = vec!["all runs".to_owned()];
     for fact in first {
         if is_common(fact) {
-            lines.push(line(fact.name, &fact.text));
+            lines.push(line(fact.name, &fact.text, width));
             continue;
         }
         let shared: Vec<String> = (fact.cells.iter())
@@ -271,7 +267,7 @@ pub(super) fn points(points: &[Explanation]) -> String {
             .map(|cell| format!("{} {}", cell.column, cell.text()))
             .collect();
         if !shared.is_empty() {
-            lines.push(line(fact.name, &shared.join(", ")));
+            lines.push(line(fact.name, &shared.join(", "), width));
         }
     }
     let mut columns: Vec<&'static str> = Vec::new();
@@ -285,10 +281,12 @@ pub(super) fn points(points: &[Explanation]) -> String {
     let rows = rows(points, &facts);
     let notes = notes(&rows, &is_common);
     lines.push(String::new());
-    lines.extend(draw(&rows, &columns, &notes));
-    lines.extend(explained_marks(points));
+    lines.extend(draw(&rows, &columns, &notes, width));
+    lines.extend(explained_marks(points, width));
     let notes = notes.into_iter().enumerate();
-    lines.extend(notes.map(|(nth, note)| format!("  {}  {}", letter(nth), note.text)));
+    lines.extend(
+        notes.map(|(nth, note)| hanging(&format!("  {}  ", letter(nth)), &note.text, width)),
+    );
     lines.join("\n")
 }
 
@@ -356,8 +354,24 @@ fn last(key: &str) -> &str {
     }
 }
 
-/// The rows of the table, with its heading.
-fn draw(rows: &[Row<'_>], columns: &[&'static str], notes: &[Note]) -> Vec<String> {
+/// Seeds as a list in which more than two that follow each other are a range: "1 to 30, 77".
+fn listed(seeds: &[String]) -> String {
+    let numbers: Option<Vec<u64>> = seeds.iter().map(|seed| seed.parse().ok()).collect();
+    let Some(numbers) = numbers.filter(|numbers| numbers.len() > MOST_SEEDS) else {
+        return seeds.join(", ");
+    };
+    let ranges = numbers.chunk_by(|a, b| a.checked_add(1) == Some(*b)).map(|range| match range {
+        [first, .., last] if range.len() > 2 => format!("{first} to {last}"),
+        _ => range.iter().map(u64::to_string).collect::<Vec<_>>().join(", "),
+    });
+    ranges.collect::<Vec<_>>().join(", ")
+}
+
+/// The most seeds that are listed one by one.
+const MOST_SEEDS: usize = 4;
+
+/// The cells of the table, with its heading; and how many of its columns say which row it is.
+fn cells(rows: &[Row<'_>], columns: &[&'static str], notes: &[Note]) -> (Vec<Vec<String>>, usize) {
     let mut keys: Vec<&str> = Vec::new();
     for (key, _) in rows.iter().flat_map(|row| &row.set) {
         if !keys.contains(key) {
@@ -383,7 +397,7 @@ fn draw(rows: &[Row<'_>], columns: &[&'static str], notes: &[Note]) -> Vec<Strin
             of.map_or_else(|| "-".to_owned(), |(_, value)| value.clone())
         };
         let mut cells: Vec<String> = keys.iter().map(|key| value(key)).collect();
-        cells.extend(has_seeds.then(|| row.seeds.join(", ")));
+        cells.extend(has_seeds.then(|| listed(&row.seeds)));
         cells.extend(columns.iter().map(|column| row.cell(column)));
         if !notes.is_empty() {
             let of = notes.iter().enumerate().filter(|(_, note)| note.rows.contains(&nth));
@@ -391,36 +405,78 @@ fn draw(rows: &[Row<'_>], columns: &[&'static str], notes: &[Note]) -> Vec<Strin
         }
         table.push(cells);
     }
-    let widths: Vec<usize> = (0..table[0].len())
-        .map(|column| table.iter().map(|row| row[column].width()).max().unwrap_or(0))
-        .collect();
-    let draw = |row: &Vec<String>| {
-        let cells = row.iter().zip(&widths).map(|(text, &width)| {
-            let space = " ".repeat(width.saturating_sub(text.width()));
-            format!("{text}{space}")
-        });
-        format!("  {}", cells.collect::<Vec<_>>().join("  ")).trim_end().to_owned()
-    };
-    table.iter().map(draw).collect()
+    (table, keys.len() + usize::from(has_seeds))
 }
 
+/// The rows of the table, with its heading. Texts that say which row it is are wrapped where they would take more than half of the width;
+/// columns for which there is no room follow in a further table.
+fn draw(rows: &[Row<'_>], columns: &[&'static str], notes: &[Note], width: usize) -> Vec<String> {
+    /// Between columns, and before the first.
+    const GAP: usize = 2;
+    let (table, lead) = cells(rows, columns, notes);
+    let widest = |column: usize| table.iter().map(|row| row[column].width()).max().unwrap_or(0);
+    let mut widths: Vec<usize> = (0..table[0].len()).map(widest).collect();
+    // At least the widest of the other columns has room next to them.
+    let widest_other = widths[lead..].iter().max().map_or(0, |width| width + GAP);
+    let room = (width.max(2 * MIN_HALF) / 2).min(width.saturating_sub(widest_other + GAP));
+    if widths[..lead].iter().map(|width| width + GAP).sum::<usize>() > room {
+        let each = (room / lead.max(1)).saturating_sub(GAP).max(LEAST_CELL);
+        widths[..lead].iter_mut().for_each(|width| *width = (*width).min(each));
+    }
+    let used = widths[..lead].iter().map(|width| width + GAP).sum::<usize>();
+    let mut lines = Vec::new();
+    let mut next = lead;
+    loop {
+        let (first, mut taken) = (next, used);
+        while next < widths.len() && (next == first || taken + widths[next] + GAP <= width) {
+            taken += widths[next] + GAP;
+            next += 1;
+        }
+        if first > lead {
+            lines.push(String::new());
+        }
+        let shown: Vec<usize> = (0..lead).chain(first..next).collect();
+        for row in &table {
+            let cells: Vec<Vec<String>> =
+                shown.iter().map(|&column| wrap(&row[column], widths[column])).collect();
+            let height = cells.iter().map(Vec::len).max().unwrap_or(0);
+            for nth in 0..height {
+                let line = cells.iter().zip(&shown).map(|(lines, &column)| {
+                    let text = lines.get(nth).map_or("", String::as_str);
+                    let space = " ".repeat((widths[column] + GAP).saturating_sub(text.width()));
+                    format!("{text}{space}")
+                });
+                lines.push(format!("  {}", line.collect::<String>()).trim_end().to_owned());
+            }
+        }
+        if next >= widths.len() {
+            return lines;
+        }
+    }
+}
+
+/// Half of the narrowest table, and the narrowest column of texts.
+const MIN_HALF: usize = 24;
+const LEAST_CELL: usize = 4;
+
 /// What the marks of the table mean.
-fn explained_marks(points: &[Explanation]) -> Vec<String> {
+fn explained_marks(points: &[Explanation], width: usize) -> Vec<String> {
     let mut lines = Vec::new();
     let offered = points.iter().filter_map(|point| point.offered.as_ref());
     if offered.flat_map(|of| &of.tiers).any(|tier| tier.most >= NEARLY_FULL) {
-        lines.push(
-            "  !  offered to a link what it hardly carries, or more; without a steady state the run ends as overloaded, or at its \
-             time limit"
-                .to_owned(),
-        );
+        lines.push(hanging(
+            "  !  ",
+            "offered to a link what it hardly carries, or more; without a steady state the run ends as overloaded, or at its time limit",
+            width,
+        ));
     }
     let mut drains: Vec<&str> = points.iter().filter_map(|point| point.drain.as_deref()).collect();
     drains.dedup();
     if let [first, ..] = drains[..] {
-        lines.push(format!(
-            "  *  most of the simulated time passes after the last measured message has started, {first}"
-        ));
+        let text = format!(
+            "most of the simulated time passes after the last measured message has started, {first}"
+        );
+        lines.push(hanging("  *  ", &text, width));
     }
     lines
 }

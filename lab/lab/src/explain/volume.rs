@@ -1,12 +1,14 @@
 //! A workload in numbers, and how long a run of it takes.
 
-use rackweave_core::{Span, frame};
+use rackweave_core::Span;
 use rackweave_scenario::path::Path;
 use rackweave_sim::Fabric;
-use rackweave_sim::config::{StreamConfig, Topology};
+use rackweave_sim::config::{MeasureConfig, StreamConfig, Topology};
+use rackweave_transport::Part;
 use rackweave_workload::{Generator, Pattern};
 
 use crate::estimate::Load;
+use crate::offered::surroundings;
 use crate::scenario::PointSpec;
 
 /// Estimates when the last measured message of an open loop ends. Other loads end when their messages have started, as far as is
@@ -23,14 +25,11 @@ pub(super) fn end_of(
     else {
         return last_start;
     };
-    let (framing, feedback) = (stream.transport.framing(), stream.transport.feedback());
-    let one_way = |size: u64| {
-        let (full, data) = (u64::from(framing.max_payload), framing.message_wire_bytes(size));
-        let answered = size.div_ceil(full).max(1).saturating_sub(feedback.free_bytes / full);
-        data as f64 + answered as f64 * feedback.packets * f64::from(frame::wire_bytes(0))
-    };
+    let at = surroundings(stream, &point.fabric);
+    let one_way = |size, part| stream.transport.wire_bytes_of(size, &at(part)).iter().sum::<f64>();
     let wire_bytes = |size: u64| {
-        one_way(size) + stream.workload.exchange.response_bytes(size).map_or(0.0, one_way)
+        let response = stream.workload.exchange.response_bytes(size);
+        one_way(size, Part::Request) + response.map_or(0.0, |size| one_way(size, Part::Response))
     };
     let hosts = u64::from(point.fabric.hosts());
     let receivers = stream.workload.receivers.as_ref();
@@ -143,21 +142,31 @@ impl Volume {
         }
     }
 
+    /// Returns how many of these messages are measured, if that is known, and when the last of them may start.
+    pub(super) fn messages_of(&self, measure: &MeasureConfig) -> (Option<u64>, Span) {
+        let asked = (measure.messages < u64::MAX).then_some(measure.messages);
+        let until =
+            measure.duration.map_or(measure.time_limit, |duration| measure.warmup + duration);
+        let arrivals_end = until.min(self.stop);
+        let measured_time = arrivals_end.saturating_sub(measure.warmup);
+        let in_time = self.per_second.map(|rate| (rate * measured_time.as_secs_f64()) as u64);
+        let messages = [asked, self.messages, in_time].into_iter().flatten().min();
+        (messages, arrivals_end)
+    }
+
     pub(super) fn of(stream: &StreamConfig, fabric: &Fabric) -> Self {
         let hosts = u64::from(fabric.hosts());
-        let (workload, framing) = (&stream.workload, stream.transport.framing());
+        let workload = &stream.workload;
         let number = |range: &Option<std::ops::Range<u32>>| {
             range.as_ref().map_or(hosts, |range| u64::from(range.end.saturating_sub(range.start)))
         };
         let senders = number(&workload.senders).max(1);
-        let (full, per_data) = (u64::from(framing.max_payload), stream.transport.feedback());
-        let one_way = |bytes: u64| {
-            let data = bytes.div_ceil(full).max(1);
-            let free = per_data.free_bytes / full;
-            data as f64 + data.saturating_sub(free) as f64 * per_data.packets
-        };
+        let at = surroundings(stream, fabric);
         let packets = |bytes: u64| {
-            one_way(bytes) + workload.exchange.response_bytes(bytes).map_or(0.0, one_way)
+            let one_way = |bytes, part| stream.transport.packets_of(bytes, &at(part));
+            let response = workload.exchange.response_bytes(bytes);
+            one_way(bytes, Part::Request)
+                + response.map_or(0.0, |bytes| one_way(bytes, Part::Response))
         };
         let (mut mean_bytes, mut packets_per_message) = (0.0, 0.0);
         if let Some(sizes) = workload.pattern.sizes() {

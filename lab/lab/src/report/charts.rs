@@ -498,22 +498,31 @@ pub(super) fn streams_section(points: &[PointResult]) -> Option<Section> {
         1 => labels[stream].clone(),
         _ => format!("{} ({stream})", labels[stream]),
     };
+    let mut measured: Vec<&String> = points.iter().map(|point| &point.summary.label).collect();
+    measured.sort_unstable();
+    measured.dedup();
     let chart =
         |(of, y): (fn(&StreamSummary) -> &Stats, Axis), choice: Choice, value: Statistic| Chart {
             title: format!("{} of background streams, {}", capital(&y.title), choice.name),
             x: x.clone(),
             y,
+            // A line joins runs of one transport: from one transport to another there is nothing between.
             series: (0..streams)
-                .map(|stream| {
+                .flat_map(|stream| measured.iter().map(move |label| (stream, *label)))
+                .map(|(stream, label)| {
                     let value = |point: &PointResult| value(of(&point.summary.background[stream]));
+                    let own = || {
+                        let all = places.iter().copied().zip(points);
+                        all.filter(|(_, point)| point.summary.label == *label)
+                    };
                     Series {
                         label: name(stream),
                         look: Look::nth(stream),
-                        points: places.iter().copied().zip(points.iter().map(value)).collect(),
+                        points: own().map(|(place, point)| (place, value(point))).collect(),
                         stroke: 1.0,
                         step: false,
                         marked: true,
-                        notes: points.iter().map(|point| note_on(point, value(point))).collect(),
+                        notes: own().map(|(_, point)| note_on(point, value(point))).collect(),
                     }
                 })
                 .collect(),

@@ -197,7 +197,7 @@ pub(crate) fn incast() -> Demo {
                 arrivals: "incast".to_owned(),
                 transport: name.to_owned(),
                 label: name.to_owned(),
-                messages: MessageCounts { started: 32, completed: 32, ..Default::default() },
+                messages: MessageCounts { started: 3200, completed: 3200, ..Default::default() },
                 slowdown: stats(incast * (1.0 + load)),
                 latency_us: stats(incast * (1.0 + load) * 30.0),
                 goodput_gbps: 1.0,

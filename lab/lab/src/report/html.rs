@@ -169,9 +169,24 @@ fn alert(page: &mut String, class: &str, heading: &str, lines: &[String]) {
     }
     let _ = write!(page, "<div class=\"{class}\" role=\"note\"><p>{heading}</p><ul>");
     for line in lines {
-        let _ = write!(page, "<li>{}</li>", escape(line));
+        let _ = write!(page, "<li>{}</li>", marked_up(line));
     }
     page.push_str("</ul></div>\n");
+}
+
+/// Escapes a line, with what it has between backticks as code.
+fn marked_up(line: &str) -> String {
+    let mut text = String::new();
+    let parts: Vec<&str> = line.split('`').collect();
+    for (nth, part) in parts.iter().enumerate() {
+        text += &match (nth % 2, nth + 1 == parts.len()) {
+            (0, _) => escape(part),
+            // Without its end it is no code.
+            (_, true) => format!("`{}", escape(part)),
+            (_, false) => format!("<code>{}</code>", escape(part)),
+        };
+    }
+    text
 }
 
 fn summary(page: &mut String, points: &[PointResult]) {
@@ -525,4 +540,15 @@ fn terms(page: &mut String, points: &[PointResult]) {
     }
     page.push_str("</dl>");
     end(page, folded);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_between_backticks_is_code() {
+        assert_eq!(marked_up("a `b<c` d `e`"), "a <code>b&lt;c</code> d <code>e</code>");
+        assert_eq!(marked_up("5 ` 6 & 7"), "5 ` 6 &amp; 7");
+    }
 }

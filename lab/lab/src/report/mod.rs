@@ -9,7 +9,7 @@
 //! - `pods`: the circuits of a run over time;
 //! - `strips`: tables as columns of formatted cells;
 //! - [`html`]: the page, with `grid` for its tables and [`figures`] for its charts;
-//! - [`table`]: the terminal's tables.
+//! - [`table`]: the terminal's tables, and [`wrap`]: lines of text that fit it.
 //!
 //! The modules do no I/O and read neither terminal nor clock, so that equal input gives equal bytes.
 
@@ -27,6 +27,7 @@ mod sweeps;
 pub mod table;
 pub mod ticks;
 pub(crate) mod verdict;
+pub mod wrap;
 
 #[cfg(test)]
 pub(crate) mod demo;

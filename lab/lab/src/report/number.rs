@@ -102,6 +102,16 @@ pub fn rate(bits_per_second: f64) -> String {
     with_unit(bits_per_second, &["bps", "kbps", "Mbps", "Gbps", "Tbps"])
 }
 
+/// Formats a time on a processor as people say it.
+#[must_use]
+pub fn seconds(seconds: f64) -> String {
+    match seconds {
+        s if s < 100.0 => format!("{s:.1} s"),
+        s if s < 6000.0 => format!("{:.0} min", s / 60.0),
+        s => format!("{:.1} h", s / 3600.0),
+    }
+}
+
 /// Formats a duration in microseconds: "850 ns", "12.5 us", "1.20 ms".
 #[must_use]
 pub fn micros(value: f64) -> String {

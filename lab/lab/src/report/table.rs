@@ -4,11 +4,12 @@
 //! wrapped. Here only texts are wrapped. Columns of low rank are left out and named, and what is still too wide continues
 //! in a further table.
 
-use unicode_width::{UnicodeWidthChar, UnicodeWidthStr};
+use unicode_width::UnicodeWidthStr;
 
 use super::compare::{self, with_equal_buckets};
 use super::strips::{self, Strip, divide, plain};
 use super::verdict;
+use super::wrap::{wrap, wrap_parts};
 use crate::results::{PointResult, Weight, grouped};
 use crate::study::{self, Kind, TerminalTable};
 
@@ -263,57 +264,6 @@ fn pad(text: &str, width: usize, left: bool) -> String {
 /// Returns `text` without control characters, so that a name from a file cannot control the terminal.
 fn printable(text: &str) -> String {
     text.chars().map(|c| if c.is_control() { '?' } else { c }).collect()
-}
-
-/// Wraps the parts of a name, which commas separate, to lines of at most `width` columns.
-fn wrap_parts(name: &str, width: usize) -> Vec<String> {
-    let mut lines: Vec<String> = Vec::new();
-    for part in name.split_inclusive(", ") {
-        match lines.last_mut() {
-            Some(line) if line.width() + part.trim_end().width() <= width => line.push_str(part),
-            _ => lines.extend(
-                wrap(part.trim_end(), width)
-                    .into_iter()
-                    .map(|line| if part.ends_with(' ') { line + " " } else { line }),
-            ),
-        }
-    }
-    lines.iter().map(|line| line.trim_end().to_owned()).collect()
-}
-
-/// Wraps `text` to lines of at most `width` columns, at spaces where possible.
-fn wrap(text: &str, width: usize) -> Vec<String> {
-    let mut lines = vec![String::new()];
-    for word in text.split(' ') {
-        let mut word = word.to_owned();
-        loop {
-            let line = lines.last_mut().expect("starts with one, only grows");
-            let gap = usize::from(!line.is_empty());
-            if line.width() + gap + word.width() <= width {
-                if gap == 1 {
-                    line.push(' ');
-                }
-                line.push_str(&word);
-                break;
-            }
-            if gap == 0 {
-                // The word is wider than a line.
-                let mut used = 0;
-                let at = word
-                    .char_indices()
-                    .find(|(_, c)| {
-                        used += c.width().unwrap_or(0);
-                        used > width
-                    })
-                    .map_or(word.len(), |(at, _)| at);
-                let rest = word.split_off(at);
-                line.push_str(&word);
-                word = rest;
-            }
-            lines.push(String::new());
-        }
-    }
-    lines
 }
 
 #[cfg(test)]

@@ -400,3 +400,19 @@ proptest! {
         }
     }
 }
+
+/// Six runs of two transports: a line joins the three of each, and none goes from one transport to the other.
+#[test]
+fn lines_of_background_streams_join_runs_of_one_transport() {
+    let points = demo::incast().points;
+    let chart = charts::streams_chart(&points, "").unwrap();
+    let places: Vec<Vec<f64>> =
+        chart.series.iter().map(|it| it.points.iter().map(|(x, _)| *x).collect()).collect();
+    assert_eq!(places, [[0.0, 1.0, 2.0], [3.0, 4.0, 5.0]]);
+    assert!(chart.series.iter().all(|it| it.notes.len() == 3 && it.label == chart.series[0].label));
+    // In a sweep whose transport varies fastest, too.
+    let mixed: Vec<_> = [0, 3, 1, 4, 2, 5].map(|nth| points[nth].clone()).into();
+    let chart = charts::streams_chart(&mixed, "").unwrap();
+    let first: Vec<f64> = chart.series[0].points.iter().map(|(x, _)| *x).collect();
+    assert_eq!(first, [0.0, 2.0, 4.0]);
+}

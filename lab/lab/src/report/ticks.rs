@@ -1,9 +1,12 @@
 //! The marks of an axis and their labels.
 
+use serde::{Deserialize, Serialize};
+
 use super::number;
 
 /// The scale of an axis.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
 pub enum Scale {
     /// Values are placed linearly.
     Linear,
@@ -12,7 +15,8 @@ pub enum Scale {
 }
 
 /// The quantity along an axis.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
 pub enum Quantity {
     /// A number without a unit.
     Number,

@@ -6,7 +6,7 @@ use serde::Serialize;
 
 use super::compare::{are_close, best, competes, half_width};
 use super::number;
-use crate::results::{PointResult, PointSummary, StreamSpread, short_key};
+use crate::results::{MessageCounts, PointResult, PointSummary, StreamSpread, short_key};
 use crate::study::StudySummary;
 
 /// Says in sentences which point or group is the best in what; `None` if there is nothing to compare.
@@ -52,8 +52,10 @@ pub(crate) fn of_streams(points: &[PointResult]) -> Vec<StreamVerdict> {
     let winner = sole_leader(points);
     let streams = points.iter().map(|point| point.summary.background.len()).min().unwrap_or(0);
     let first = measured(points).map(|text| {
-        let latency = winner.as_deref().and_then(|winner| latency(points, winner));
-        let text = [Some(text), latency].into_iter().flatten().collect::<Vec<_>>().join(" ");
+        let reversals =
+            OTHERS.iter().filter_map(|other| reversal(points, winner.as_deref()?, other));
+        let few = few_in_tail(points, &|point| &point.summary.messages);
+        let text = std::iter::once(text).chain(reversals).chain(few).collect::<Vec<_>>().join(" ");
         let is_known = |point: &PointResult| point.summary.is_complete();
         Standings::of(points, &slowdown).verdict(points, "measured messages", text, &is_known)
     });
@@ -229,20 +231,51 @@ fn loss(points: &[PointResult], measure: Measure<'_>, group: &str) -> String {
     format!("; with {group} it is {times} times as high")
 }
 
-/// Says so if the group with the lowest slowdown does not have the lowest latency: slowdown weighs all messages alike, and latency
-/// over all sizes is that of the long ones.
-fn latency(points: &[PointResult], winner: &str) -> Option<String> {
+/// A measure in which the group with the lowest p99 slowdown may not be the lowest: how it is called, its column, and its value.
+type Other = (&'static str, &'static str, fn(&PointSummary) -> f64);
+
+/// Slowdown weighs all messages alike, and latency over all sizes is that of the long ones.
+const OTHERS: [Other; 3] = [
+    ("p99 latency over all sizes", "latency_p99_us", |point| point.latency_us.p99),
+    ("p99.9 slowdown", "slowdown_p999", |point| point.slowdown.p999),
+    ("mean slowdown", "slowdown_mean", |point| point.slowdown.mean),
+];
+
+/// Says so if the group with the lowest p99 slowdown is not the lowest in another measure.
+fn reversal(points: &[PointResult], winner: &str, (what, column, of): &Other) -> Option<String> {
     let measure = |point: &PointResult| {
         let summary = &point.summary;
-        let value = if summary.is_complete() { summary.latency_us.p99 } else { f64::NAN };
-        (value, half_width(summary, "latency_p99_us"))
+        let value = if summary.is_complete() { of(summary) } else { f64::NAN };
+        (value, half_width(summary, column))
     };
     let standings = Standings::of(points, &measure);
     if standings.leaders.is_empty() || standings.leaders.iter().any(|(name, _)| name == winner) {
         return None;
     }
     let (leaders, loss) = (standings.text(points), loss(points, &measure, winner));
-    Some(format!("The p99 latency over all sizes is lowest with {leaders}{loss}."))
+    Some(format!("The {what} is lowest with {leaders}{loss}."))
+}
+
+/// The fewest messages above a 99th percentile that need no remark: the choice is Rackweave's. The interval of the
+/// percentile's rank at 95 % is twice the root of their number to both sides: with 20 nearly half of them.
+const FEW_IN_TAIL: u64 = 20;
+
+/// Says how few messages decide the 99th percentile, if they are few. Over seeds the confidence interval says that.
+fn few_in_tail(
+    points: &[PointResult],
+    counts: &dyn Fn(&PointResult) -> &MessageCounts,
+) -> Option<String> {
+    let single = points.iter().filter(|point| point.summary.over_seeds.is_none());
+    let measured = single.map(|point| counts(point).completed).filter(|completed| *completed > 0);
+    let fewest = measured.min()?;
+    let of = number::grouped(fewest);
+    match fewest.div_ceil(100) {
+        1 => Some(format!("The slowest of {of} messages decides the p99.")),
+        tail if tail < FEW_IN_TAIL => {
+            Some(format!("1 % of {of} messages are {tail}: they decide the p99."))
+        }
+        _ => None,
+    }
 }
 
 /// Says with what a background stream has its lowest slowdown.
@@ -286,6 +319,9 @@ fn background(points: &[PointResult], nth: usize, winner: Option<&str>) -> Strea
         let loss = winner.map_or_else(String::new, |winner| loss(points, &measure, winner));
         format!("{what} has its lowest p99 slowdown with {leaders}{loss}.{not_compared}")
     };
+    let few = few_in_tail(points, &|point| &point.summary.background[nth].messages);
+    let few = few.filter(|_| !standings.leaders.is_empty());
+    let text = [Some(text), few].into_iter().flatten().collect::<Vec<_>>().join(" ");
     standings.verdict(points, &points[0].summary.stream_name(nth), text, &is_known)
 }
 
@@ -420,7 +456,20 @@ fn values(points: &[PointResult]) -> String {
 mod tests {
     use super::super::demo;
     use super::*;
-    use crate::results::{MessageCounts, SeedSpread, Stats};
+    use crate::results::{SeedSpread, Stats};
+    use crate::study::probe::ProbeSummary;
+
+    /// The spread over two seeds, without streams.
+    fn two_seeds(halves: Stats) -> SeedSpread {
+        SeedSpread {
+            seeds: vec![1, 2],
+            missing: Vec::new(),
+            slowdown: halves,
+            latency_us: halves,
+            goodput_gbps: 0.0,
+            background: Vec::new(),
+        }
+    }
 
     fn said(change: impl Fn(&mut PointResult)) -> String {
         let mut points = demo::incast().points;
@@ -530,6 +579,160 @@ mod tests {
             ),
             "{wide}"
         );
+    }
+
+    /// The end of an overloaded run has less of the long messages than one that waited for them, although none failed.
+    #[test]
+    fn a_point_without_an_end_or_a_seed_is_not_compared() {
+        let spread = SeedSpread { missing: vec![3], ..two_seeds(Stats::default()) };
+        let ends: [&dyn Fn(&mut PointSummary); 2] = [
+            &|summary| {
+                summary.end = crate::results::end_name(rackweave_sim::result::End::Overloaded)
+            },
+            &|summary| summary.over_seeds = Some(spread.clone()),
+        ];
+        for end in ends {
+            let mut points = demo::incast().points;
+            end(&mut points[0].summary);
+            let text = verdict(&points).unwrap();
+            let begin = "The p99 slowdown is lowest with homa at load 0.5 and load 0.7; the runs do not tell at load 0.3. \
+                         Not compared, because messages or seeds are missing: homa, load 0.3.";
+            assert!(text.starts_with(begin), "{text}");
+            let measured = &of_streams(&points)[0];
+            assert_eq!(measured.undecided, ["load 0.3"]);
+            assert_eq!(measured.not_compared, ["homa, load 0.3"]);
+        }
+        let rival = said(|point| point.lacks_rivals = point.label == "homa, load 0.3");
+        let told = " Where a point has no results, nothing is called the lowest.";
+        assert!(rival.contains(told) && rival.contains("do not tell at load 0.3"), "{rival}");
+    }
+
+    /// The tail of messages that ended is no tail of all.
+    #[test]
+    fn another_measure_of_an_incomplete_point_has_no_winner() {
+        let mut points = demo::incast().points;
+        for nth in 3..6 {
+            let mut third = points[nth].clone();
+            third.label = third.label.replace("ndp", "dctcp");
+            "dctcp".clone_into(&mut third.summary.label);
+            points.push(third);
+            (points[nth].summary.slowdown.p999, points[nth].summary.messages.unfinished) = (1.0, 1);
+        }
+        let text = verdict(&points).unwrap();
+        assert!(text.starts_with("homa has the lowest p99 slowdown at all 3"), "{text}");
+        assert!(!text.contains("p99.9"), "{text}");
+    }
+
+    /// A kind of workload ends the run, whatever its background streams have under way: more than one message in a hundred decides the
+    /// percentile.
+    #[test]
+    fn a_stream_that_is_cut_off_may_lack_one_message_in_a_hundred() {
+        let probe: ProbeSummary =
+            serde_json::from_str(r#"{ "mean_us": 1.0, "echoes": [] }"#).expect("a summary");
+        let with = |unfinished| {
+            let mut summary = demo::incast().points.swap_remove(0).summary;
+            summary.study = StudySummary::Probe(probe.clone());
+            summary.background[0].messages =
+                MessageCounts { started: 200, completed: 190, unfinished, ..Default::default() };
+            has_p99(&summary, 0)
+        };
+        assert_eq!([0, 2, 3].map(with), [true, true, false]);
+    }
+
+    #[test]
+    fn one_point_with_all_messages_of_a_stream_is_no_comparison() {
+        let mut points = demo::incast().points;
+        for point in &mut points[1..] {
+            point.summary.background[0].messages.failed = 1;
+        }
+        let incast = &of_streams(&points)[1];
+        let told = "The background incast is not compared: messages of it are missing with homa, load 0.5; ";
+        assert!(incast.text.starts_with(told), "{}", incast.text);
+        assert_eq!(incast.not_compared.len(), 5);
+        assert_eq!(incast.undecided, ["load 0.3", "load 0.5", "load 0.7"]);
+    }
+
+    /// A mean over seeds without the spread of a stream: how far it may be off is not known.
+    #[test]
+    fn a_stream_whose_spread_is_not_known_has_no_winner() {
+        let text = said(|point| {
+            point.summary.over_seeds = Some(two_seeds(Stats::default()));
+        });
+        assert!(text.ends_with("p99 slowdown that the runs do not tell apart."), "{text}");
+    }
+
+    /// The central scheduler is a bound: no transport loses to it.
+    #[test]
+    fn a_bound_is_no_rival_of_a_stream() {
+        let mut points = demo::incast().points;
+        for nth in 0..3 {
+            let mut bound = points[nth].clone();
+            let load = bound.label.split_off("homa".len());
+            bound.label = format!("srpt-oracle{load}");
+            for name in [&mut bound.summary.label, &mut bound.summary.transport] {
+                "srpt-oracle".clone_into(name);
+            }
+            bound.summary.background[0].slowdown.p99 = 1.0;
+            points.push(bound);
+        }
+        let text = verdict(&points).unwrap();
+        let told = "with ndp at all 3 values of load; with homa it is 4.00 times as high.";
+        assert!(text.ends_with(told), "{text}");
+    }
+
+    #[test]
+    fn seeds_that_do_not_tell_two_apart_are_said() {
+        let mut points: Vec<PointResult> = demo::incast()
+            .points
+            .into_iter()
+            .filter(|point| point.label.ends_with("0.3"))
+            .collect();
+        for point in &mut points {
+            point.summary.background.clear();
+            let wide = Stats { p99: point.summary.slowdown.p99, ..Stats::default() };
+            point.summary.over_seeds = Some(two_seeds(wide));
+        }
+        let text = verdict(&points).unwrap();
+        let told = " The seeds do not tell homa, load 0.3 from ndp, load 0.3.";
+        assert!(text.ends_with(told), "{text}");
+    }
+
+    /// Twelve of 1,200 messages: another seed has other twelve.
+    #[test]
+    fn few_messages_that_decide_the_p99_are_told() {
+        let few = said(|point| {
+            (point.summary.messages.started, point.summary.messages.completed) = (1200, 1200);
+        });
+        let told = "homa has the lowest p99 slowdown at all 3 values of load. 1 % of 1,200 messages are 12: they decide the p99. The";
+        assert!(few.starts_with(told), "{few}");
+        let incast = said(|point| point.summary.background[0].messages.completed = 80);
+        assert!(incast.ends_with("The slowest of 80 messages decides the p99."), "{incast}");
+        let enough = said(|point| point.summary.messages.completed = 2000);
+        assert!(!enough.contains("decide"), "{enough}");
+        let over_seeds = said(|point| {
+            point.summary.messages.completed = 1200;
+            point.summary.over_seeds = Some(two_seeds(Stats::default()));
+        });
+        assert!(!over_seeds.contains("messages are"), "{over_seeds}");
+    }
+
+    /// Who wins at the 99th percentile may lose beyond it.
+    #[test]
+    fn a_measure_with_another_winner_is_said() {
+        let reversed = |of: fn(&mut Stats, f64)| {
+            said(|point| {
+                let value = if point.summary.label == "ndp" { 10.0 } else { 12.0 };
+                of(&mut point.summary.slowdown, value);
+            })
+        };
+        let tail = reversed(|slowdown, value| slowdown.p999 = value);
+        assert!(
+            tail.contains("The p99.9 slowdown is lowest with ndp at all 3 values of load; with homa it is 1.20 times as high."),
+            "{tail}"
+        );
+        let mean = reversed(|slowdown, value| slowdown.mean = value);
+        assert!(mean.contains("The mean slowdown is lowest with ndp at all 3"), "{mean}");
+        assert!(!mean.contains("p99.9"), "{mean}");
     }
 
     #[test]

@@ -219,6 +219,9 @@ pub(crate) const POINT: &[Column<PointSummary>] = &[
     }),
     shown("goodput_gbps", Real, GOODPUT, |p| p.goodput_gbps.into()),
     shown("drops", Count, Shown { name: "drops", ..PACKETS }, |p| p.drops.into()),
+    reported(Shown { name: "in warm-up", optional: true, rank: 7, ..PACKETS }, |p| {
+        p.warmup_drops.into()
+    }),
     shown("trims", Count, Shown { name: "trims", optional: true, rank: 8, ..PACKETS }, |p| {
         p.trims.into()
     }),
@@ -255,6 +258,7 @@ pub(crate) const POINT: &[Column<PointSummary>] = &[
     column("returned_to_sender", Count, |p| p.returned_to_sender.into()),
     column("retransmissions", Count, |p| p.retransmissions.into()),
     column("timeouts", Count, |p| p.timeouts.into()),
+    column("warmup_drops", Count, |p| p.warmup_drops.into()),
 ];
 
 /// Returns half the width of a measure's confidence interval, in a point that is the mean over seeds.

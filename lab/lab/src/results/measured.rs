@@ -53,6 +53,7 @@ impl PointResult {
             goodput_gbps: goodput(0),
             goodput_by_sender_gbps: goodput_by_sender(spec, &result, &by_stream[0]),
             drops: counters.drops.iter().sum(),
+            warmup_drops: result.dropped_before,
             trims: counters.trims,
             returned_to_sender: counters.returned_to_sender,
             ecn_marks: counters.ecn_marks,
@@ -86,6 +87,7 @@ impl PointResult {
             all_streams,
             study: StudySummary::default(),
             doubts: Vec::new(),
+            machine: None,
             full_links: Offered::of(spec).map_or_else(Vec::new, |it| it.full().collect()),
             over_seeds: None,
         };

@@ -1,6 +1,7 @@
 //! Results of runs: `summary.json` and the data behind tables and plots.
 
 pub(crate) mod columns;
+mod machine;
 mod measured;
 mod naming;
 mod remarks;
@@ -23,6 +24,7 @@ use rackweave_wire::pcapng::{Frame, Framed};
 use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::{Map, Value};
 
+pub use self::machine::{MOST_LACKING, MachineShare};
 pub use self::naming::{plain, short_key};
 pub(crate) use self::remarks::{FEW_ROUNDS, LENGTHENS, grouped};
 pub use self::remarks::{Remark, Weight};
@@ -156,6 +158,10 @@ pub struct PointSummary {
     /// The slowdown in the two halves of the measured window; `None` if the workload does not go on, or a half has few messages.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub halves: Option<Halves>,
+    /// The drops before the statistics of queues and ports began: at `measure.queues_from`, by default the warm-up's end. `None` on
+    /// real hosts.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub warmup_drops: Option<u64>,
     /// The number of trimmed packets that were returned to their senders.
     pub returned_to_sender: u64,
     /// The number of data packets that the hosts of the measured transport sent again; `None` where that is not known, as with the kernel's
@@ -193,6 +199,9 @@ pub struct PointSummary {
     /// For a run on real hosts, reasons why these numbers may not be trustworthy.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub doubts: Vec<String>,
+    /// For a run on real hosts, what its processes got of the machine.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub machine: Option<MachineShare>,
     /// The links that are offered 95 % of what they carry, or more, as calculated before the run: which, and how much.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub full_links: Vec<String>,
@@ -317,8 +326,10 @@ impl WaitingMessage {
     #[must_use]
     pub fn text(&self) -> String {
         let bytes = |bytes: u64| number::bytes(bytes as f64);
-        let left =
-            self.left_bytes.map_or_else(String::new, |left| format!(", {} left", bytes(left)));
+        let left = self.left_bytes.map_or_else(String::new, |left| {
+            let with = if left > self.bytes { " left with the response" } else { " left" };
+            format!(", {}{with}", bytes(left))
+        });
         let (source, destination) = (self.source, self.destination);
         let since = number::micros(self.since_us);
         format!("host {source} to {destination}: {}{left}, since {since}", bytes(self.bytes))
@@ -642,6 +653,7 @@ pub const fn end_name(end: End) -> &'static str {
         End::Cancelled => "cancelled",
         End::Overloaded => "overloaded",
         End::Starved => "starved",
+        End::HopLimit => "hop limit",
         End::PointLimit => "point limit",
     }
 }
@@ -649,7 +661,7 @@ pub const fn end_name(end: End) -> &'static str {
 /// The name of an [`End`]. It has a name of its own because serde would otherwise borrow it from what it reads.
 pub type EndName = &'static str;
 
-const ENDS: [End; 8] = [
+const ENDS: [End; 9] = [
     End::AllDone,
     End::TimeLimit,
     End::Stalled,
@@ -657,6 +669,7 @@ const ENDS: [End; 8] = [
     End::Cancelled,
     End::Overloaded,
     End::Starved,
+    End::HopLimit,
     End::PointLimit,
 ];
 

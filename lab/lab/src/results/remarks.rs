@@ -80,8 +80,21 @@ impl PointSummary {
     /// time limit ended the run.
     #[must_use]
     pub fn warning(&self) -> Option<String> {
+        self.trouble(|_| true)
+    }
+
+    /// Describes what is missing in the numbers; `None` if nothing is. Unlike [`Self::warning`] it passes over background streams
+    /// without a message in the measured time, which have no numbers that could lack any.
+    #[must_use]
+    pub fn missing_in_numbers(&self) -> Option<String> {
+        self.trouble(|stream| stream.messages.started > 0)
+    }
+
+    /// Describes what went wrong, of background streams only those `of`.
+    fn trouble(&self, of: impl Fn(&StreamSummary) -> bool) -> Option<String> {
         let is_cut_off = self.is_cut_off();
-        let of_streams = (0..self.background.len()).filter_map(|nth| {
+        let of_streams = (0..self.background.len()).filter(|nth| of(&self.background[*nth]));
+        let of_streams = of_streams.filter_map(|nth| {
             let text = self.missing(&self.background[nth].messages, is_cut_off)?;
             Some(format!("{}: {text}", self.stream_name(nth)))
         });
@@ -108,7 +121,8 @@ impl PointSummary {
             let since = number::micros(growth.since_us);
             parts.push(format!("unfinished messages grew from {from} to {to} since {since}"));
         }
-        let without_steady_state = [End::Overloaded, End::Starved, End::TimeLimit, End::PointLimit];
+        let without_steady_state =
+            [End::Overloaded, End::Starved, End::TimeLimit, End::HopLimit, End::PointLimit];
         // The links explain what is missing. If nothing is, the scenario wants the time limit as the end.
         let has_none = without_steady_state.iter().any(|end| self.end == end_name(*end));
         if has_none && !parts.is_empty() {
@@ -345,13 +359,18 @@ mod tests {
             with(|counts| *counts = MessageCounts::default()),
             "the incast: no message started in the measured time (all done)"
         );
+        let mut idle = point();
+        idle.background[0].messages = MessageCounts::default();
+        assert_eq!(idle.missing_in_numbers(), None, "it has no numbers");
+        idle.messages.failed = 1;
+        assert!(idle.missing_in_numbers().unwrap().contains(" 1 failed"));
         assert_eq!(
             with(|counts| counts.unfinished = 4),
-            "the incast: of 32 messages 4 were unfinished at the end (all done)"
+            "the incast: of 3,200 messages 4 were unfinished at the end (all done)"
         );
         assert_eq!(
             with(|counts| (counts.failed, counts.unfinished) = (1, 2)),
-            "the incast: of 32 messages 1 failed and 2 were unfinished at the end (all done)"
+            "the incast: of 3,200 messages 1 failed and 2 were unfinished at the end (all done)"
         );
     }
 

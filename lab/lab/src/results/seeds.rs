@@ -5,8 +5,8 @@ use serde_json::{Map, Value};
 
 use super::stats::{CurvePoint, SizeBucket, Stats};
 use super::{
-    Halves, MessageCounts, MissingPoint, PointResult, PointSummary, QueueBytes, Spread,
-    StreamSummary, naming,
+    Halves, MachineShare, MessageCounts, MissingPoint, PointResult, PointSummary, QueueBytes,
+    Spread, StreamSummary, naming,
 };
 
 /// The swept key whose values are repetitions of a point and not alternatives to it.
@@ -154,6 +154,7 @@ fn combine(group: &[&PointResult]) -> PointResult {
         goodput_gbps: goodput.mean,
         drops: total(|p| p.drops),
         drops_by_reason: sum_of_reasons(summaries()),
+        warmup_drops: known(|p| p.warmup_drops),
         trims: total(|p| p.trims),
         ecn_marks: total(|p| p.ecn_marks),
         retransmissions: known(|p| p.retransmissions),
@@ -173,6 +174,7 @@ fn combine(group: &[&PointResult]) -> PointResult {
         goodput_by_sender_gbps: by_sender(&summaries().collect::<Vec<_>>()),
         busiest_port: None,
         doubts: doubts(summaries()),
+        machine: machine(summaries()),
         packet_hops: count(|p| p.packet_hops),
         events: count(|p| p.events),
         cpu_s: mean(|p| p.cpu_s),
@@ -254,6 +256,12 @@ fn doubts<'a>(all: impl Iterator<Item = &'a PointSummary>) -> Vec<String> {
         }
     }
     doubts
+}
+
+/// Returns what processes got of the machine in the seed in which they lacked it most.
+fn machine<'a>(all: impl Iterator<Item = &'a PointSummary>) -> Option<MachineShare> {
+    let shares = all.filter_map(|point| point.machine.as_ref());
+    shares.max_by(|a, b| a.lacking().total_cmp(&b.lacking())).cloned()
 }
 
 /// Returns how many packets were dropped in all seeds, by reason.

@@ -4,6 +4,7 @@
 //! that tree. Then the tree of each point is checked and converted to a configuration, so an error in a swept value
 //! points at that value wherever it was written.
 
+pub(crate) mod follows;
 mod json;
 #[cfg(test)]
 mod tests;
@@ -183,7 +184,38 @@ impl ScenarioText {
         sets: &[String],
         seed: Option<u64>,
     ) -> Result<Scenario, ScenarioError> {
-        Scenario::parse_in(world, &self.file, &self.text, &self.folder, sets, seed)
+        self.read_within(world, sets, seed, u64::MAX)
+    }
+
+    /// As [`ScenarioText::read`], without laying out a fabric of more links than this, each direction of a cable counted.
+    ///
+    /// # Errors
+    /// As `read`, and if a point's fabric has more links.
+    pub fn read_within(
+        &self,
+        world: World,
+        sets: &[String],
+        seed: Option<u64>,
+        most_links: u64,
+    ) -> Result<Scenario, ScenarioError> {
+        let Self { file, text, folder } = self;
+        Scenario::parse_in(world, (file, text, folder), (sets, seed), None, most_links)
+    }
+
+    /// As [`ScenarioText::read`] in the simulator, without the points whose `transport.name` is another: they are not even checked, so that
+    /// what does not go with them may be set. If no point has this name, all points are read.
+    ///
+    /// # Errors
+    /// As `read`.
+    pub fn read_of(
+        &self,
+        transport: &str,
+        sets: &[String],
+        seed: Option<u64>,
+    ) -> Result<Scenario, ScenarioError> {
+        let Self { file, text, folder } = self;
+        let of = (file.as_str(), text.as_str(), folder.as_path());
+        Scenario::parse_in(World::Simulator, of, (sets, seed), Some(transport), u64::MAX)
     }
 }
 
@@ -194,6 +226,15 @@ impl Scenario {
     /// The error says what is invalid and where.
     pub fn load(name: &str, sets: &[String], seed: Option<u64>) -> Result<Self, ScenarioError> {
         ScenarioText::load(name)?.read(World::Simulator, sets, seed)
+    }
+
+    /// Returns the value of a key, such as `fabric.switch.buffer`: the one that is set, or the one that follows from others; `None` if
+    /// there is none, or points differ in it.
+    #[must_use]
+    pub fn value_of(&self, key: &str) -> Option<toml::Value> {
+        let resolved: toml::Table = self.resolved.parse().unwrap_or_default();
+        let set = follows::value_at(&resolved, key).cloned();
+        set.or_else(|| Some(follows::read(&self.resolved).find(|(known, _)| *known == key)?.1))
     }
 
     /// Reads a scenario from a text. Files that it names are looked up in `folder`.
@@ -207,16 +248,15 @@ impl Scenario {
         sets: &[String],
         seed: Option<u64>,
     ) -> Result<Self, ScenarioError> {
-        Self::parse_in(World::Simulator, file, text, folder, sets, seed)
+        Self::parse_in(World::Simulator, (file, text, folder), (sets, seed), None, u64::MAX)
     }
 
     fn parse_in(
         world: World,
-        file: &str,
-        text: &str,
-        folder: &Path,
-        sets: &[String],
-        seed: Option<u64>,
+        (file, text, folder): (&str, &str, &Path),
+        (sets, seed): (&[String], Option<u64>),
+        transport: Option<&str>,
+        most_links: u64,
     ) -> Result<Self, ScenarioError> {
         let mut sources = Sources::new(file, text);
         let mut root = parse_document(text, 0).map_err(|error| sources.not_toml(0, error))?;
@@ -234,7 +274,7 @@ impl Scenario {
             sweep::apply_set(&format!("seed={seed}"), &mut root, &mut axes, &mut sources)?;
         }
         host::include_file(&mut root, folder, &mut sources)?;
-        Reader { world, file, folder, sources, root, axes }.read()
+        Reader { world, file, folder, transport, most_links, sources, root, axes }.read()
     }
 
     /// Returns the seed of all points; `None` if it is swept, so that `--seed` would run fewer of them.
@@ -308,6 +348,9 @@ struct Reader<'a> {
     world: World,
     file: &'a str,
     folder: &'a Path,
+    /// The transport whose points are read alone.
+    transport: Option<&'a str>,
+    most_links: u64,
     sources: Sources,
     root: Table,
     axes: Vec<Axis>,
@@ -317,7 +360,16 @@ impl Reader<'_> {
     fn read(self) -> Result<Scenario, ScenarioError> {
         let steps = self.axes.iter().flat_map(|axis| &axis.steps);
         let swept: SweptKeys = steps.flatten().map(|set| set.key.clone()).collect();
-        let trees = sweep::expand(&self.root, &self.axes, &self.sources)?;
+        let mut trees = sweep::expand(&self.root, &self.axes, &self.sources)?;
+        if let Some(transport) = self.transport {
+            let is_of_it = |tree: &PointTree| {
+                let name = tree.root.find("transport.name");
+                name.and_then(|node| node.as_str()) == Some(transport)
+            };
+            if trees.iter().any(is_of_it) {
+                trees.retain(is_of_it);
+            }
+        }
         let mut points = Vec::with_capacity(trees.len());
         let (mut first, mut fabric) = (None, None);
         for tree in trees {
@@ -344,8 +396,8 @@ impl Reader<'_> {
             name,
             description,
             seed: file.seed,
+            resolved: self.resolved(self.without_sweep(file), &points)?,
             points,
-            resolved: self.resolved(self.without_sweep(file))?,
         })
     }
 
@@ -389,6 +441,15 @@ impl Reader<'_> {
         let node = transport.as_ref().map(|it| &it.node);
         let queues = transport::queues(node, swept, &file.fabric, self.world);
         let config = file.fabric.resolve(swept, &queues)?;
+        let links = fabric::links(&config.topology);
+        if links > self.most_links {
+            let most = self.most_links;
+            return Err(Problem::new(
+                "fabric",
+                format!("the fabric has {links} links, more than {most}"),
+            )
+            .into());
+        }
         let fabric = match before {
             Some(before) if *before.config() == config => Arc::clone(before),
             _ => Arc::new(
@@ -636,8 +697,9 @@ impl Reader<'_> {
         in_tables.chain(usual).collect()
     }
 
-    /// Returns the scenario as TOML. `file` has the defaults; the tree has what serde did not read.
-    fn resolved(&self, mut file: File) -> Result<String, ScenarioError> {
+    /// Returns the scenario as TOML. `file` has the defaults; the tree has what serde did not read. Values that follow from other keys are
+    /// comments, so that what is set later replaces them.
+    fn resolved(&self, mut file: File, points: &[PointSpec]) -> Result<String, ScenarioError> {
         file.version = Some(env!("CARGO_PKG_VERSION").to_owned());
         if let Some(workload) = &mut file.workload {
             workload.make_paths_absolute(self.folder);
@@ -666,6 +728,17 @@ impl Reader<'_> {
             for axis in &self.axes {
                 let key = toml::Value::String(axis.key.clone());
                 text.push_str(&format!("{key} = {}\n", axis.to_toml()));
+            }
+        }
+        let swept = self.axes.iter().flat_map(|axis| axis.steps.iter().flatten());
+        let swept: Vec<&str> = swept.map(|set| set.key.as_str()).collect();
+        let is_set = |key: &str| swept.contains(&key) || follows::value_at(&ordered, key).is_some();
+        let following = follows::values(points);
+        let following: Vec<_> = following.iter().filter(|(key, _)| !is_set(key)).collect();
+        if !following.is_empty() {
+            text.push_str(&format!("\n{}\n", follows::HEADING));
+            for (key, value) in following {
+                text.push_str(&format!("# {key} = {value}\n"));
             }
         }
         Ok(text)

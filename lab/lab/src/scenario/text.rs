@@ -3,6 +3,9 @@
 use std::path::{Path, PathBuf};
 
 use rackweave_scenario::file::read_at_most;
+use rackweave_scenario::source::Sources;
+use rackweave_scenario::sweep;
+use rackweave_scenario::tree::parse_document;
 
 use crate::builtin;
 use crate::error::ScenarioError;
@@ -41,6 +44,33 @@ impl ScenarioText {
         let text = read_file(path)?;
         let folder = path.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
         Ok(Self { file: name.to_owned(), text, folder: folder.to_owned() })
+    }
+
+    /// Returns the scenario as TOML, without comments, with the arguments of `--set` and the seed, and with these cases (the list as TOML)
+    /// in place of its own and of a sweep over transports. Other keys of the sweep stay.
+    ///
+    /// # Errors
+    /// If the text is no TOML, or an argument is none.
+    pub(crate) fn with_cases(
+        &self,
+        sets: &[String],
+        seed: Option<u64>,
+        cases: &str,
+    ) -> Result<String, ScenarioError> {
+        let mut sources = Sources::new(&self.file, &self.text);
+        let mut root = parse_document(&self.text, 0).map_err(|error| sources.not_toml(0, error))?;
+        let mut axes = sweep::take_axes(&mut root, &sources)?;
+        let seed = seed.map(|seed| format!("seed={seed}"));
+        for argument in sets.iter().chain(&seed) {
+            sweep::apply_set(argument, &mut root, &mut axes, &mut sources)?;
+        }
+        axes.retain(|axis| !matches!(axis.key.as_str(), "transport.name" | "transport.label"));
+        let cases = format!("sweep.{}={cases}", sweep::CASES);
+        sweep::apply_set(&cases, &mut root, &mut axes, &mut sources)?;
+        let mut scenario = root.to_toml();
+        let axes = axes.iter().map(|axis| (axis.key.clone(), axis.to_toml()));
+        scenario.insert("sweep".to_owned(), toml::Value::Table(axes.collect()));
+        Ok(scenario.to_string())
     }
 }
 
@@ -90,6 +120,25 @@ fn similar(path: &Path) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn cases_replace_transports_and_leave_the_rest_of_a_scenario() {
+        let text = "fabric = { topology = 'single-switch', hosts = 8 }\n\
+                    workload = { arrivals = 'poisson', sizes = 'W3', load = 0.7 }\n\
+                    [sweep]\ntransport.name = ['homa', 'dctcp']\nworkload.load = [0.3, 0.5]";
+        let text = text.to_owned();
+        let text = ScenarioText { file: "x.toml".into(), text, folder: PathBuf::from(".") };
+        let sets = ["measure.messages=300".to_owned()];
+        let cases = "[{ transport.name = \"dctcp\", transport.dctcp.initial_window = 6 }]";
+        let text = text.with_cases(&sets, Some(7), cases).unwrap();
+        let found = crate::scenario::Scenario::parse("y.toml", &text, Path::new("."), &[], None);
+        let found = found.unwrap();
+        let points = found.points.iter();
+        let points =
+            points.map(|it| (it.transport.as_str(), it.config.seed, it.config.measure.messages));
+        assert_eq!(points.collect::<Vec<_>>(), [("dctcp", 7, 300); 2], "{text}");
+        assert!(found.points[0].set.iter().any(|(key, _)| key.ends_with("initial_window")));
+    }
 
     #[test]
     fn a_file_without_an_end_is_refused() {

@@ -94,6 +94,7 @@ pub(super) fn computed(messages: Vec<MessageRecord>, end: End) -> RunResult {
         round_trips: Vec::new(),
         recovery: Vec::new(),
         counters: Counters { drops: [0; DropReason::ALL.len()], ..Counters::default() },
+        dropped_before: Some(0),
         refused: 0,
         mean_queue_bytes: 0.0,
         max_queue_bytes: 0,

@@ -77,6 +77,11 @@ mistakes! {
     label_that_is_a_number: with("name = \"homa\"", "name = \"homa\"\nlabel = 3");
     queues_that_are_never_measured: with("[workload]", "[measure]\nqueues_from = \"10 s\"\n[workload]");
     delay_longer_than_any: with("leaves = 2", "leaves = 2\nhost_link_delays = [\"1 us\", \"11 s\"]");
+    a_value_that_is_swept_twice: with("[workload]", "[sweep]\nseed = [1, 2, 1]\n[workload]");
+    a_case_that_is_there_twice: with("[workload]",
+        "[sweep]\ncases = [{ workload.load = 0.3 }, { workload.load = 0.5 }, { workload.load = 0.3 }]\n[workload]");
+    a_leaf_spine_without_spines: with("spines = 2", "");
+    spines_that_follow_from_half_of_what_they_need: with("spines = 2", "core_link = \"10 Gbps\"");
     unknown_table: with("[workload]", "[wokload]");
     unknown_transport: with("\"homa\"", "\"hmoa\"");
     unknown_topology: with("\"leaf-spine\"", "\"torus\"");

@@ -665,3 +665,40 @@ fn the_load_may_stop_when_all_measured_messages_have_started() {
     assert_eq!((on.end, off.end), ("all done", "all done"));
     assert!(off.simulated_us < on.simulated_us && off.packet_hops < on.packet_hops);
 }
+
+/// Drops count from the start of a run, and statistics of queues and ports later: both numbers are there.
+#[test]
+fn drops_in_the_warm_up_are_told_apart() {
+    let text = "fabric = { topology = 'single-switch', hosts = 9, switch.buffer = '20 KB' }\ntransport.name = 'tcp'\n\
+                workload = { arrivals = 'incast', sizes = '100 KB', senders = 8 }\n";
+    let run = |measure: &str| {
+        let text = format!("{text}{measure}");
+        let scenario = Scenario::parse("x.toml", &text, Path::new("."), &[], None).unwrap();
+        let results = Batch::new(scenario).run(Some(1)).unwrap();
+        let style =
+            rackweave_lab::report::table::Style { color: false, unicode: false, wide: true };
+        let table = results.to_table(200, style);
+        let point = results.points.into_iter().next().unwrap();
+        let at_ports: u64 = point.links.iter().map(|link| link.drops).sum();
+        (point.summary.drops, point.summary.warmup_drops, at_ports, table)
+    };
+    let (all, before, at_ports, table) = run("");
+    assert_eq!((before, at_ports), (Some(0), all));
+    assert!(all > 50 && !table.contains("warm-up"), "{table}");
+    let (same, before, at_ports, table) = run("measure.queues_from = '200 us'");
+    let before = before.unwrap();
+    assert_eq!((same, before + at_ports), (all, all), "the run is the same");
+    assert!(before > 0 && at_ports > 0 && table.contains("in warm-up"), "{table}");
+}
+
+/// Cases that `--set` makes equal are one point, not several that count as many.
+#[test]
+fn cases_that_differ_in_a_set_key_only_are_one() {
+    let text = format!(
+        "{BASE}[sweep]\ncases = [{{ seed = 1, workload.load = 0.3 }}, {{ seed = 2, workload.load = 0.3 }}, {{ seed = 3, workload.load = 0.5 }}]"
+    );
+    assert_eq!(parse(&text, &[]).points.len(), 3);
+    let one_seed = parse(&text, &["seed=7"]);
+    assert_eq!(one_seed.points.len(), 2);
+    assert_eq!(parse(&one_seed.resolved, &[]).points.len(), 2);
+}

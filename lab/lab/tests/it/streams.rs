@@ -235,6 +235,25 @@ fn a_point_limit_ends_points_and_keeps_what_is_known() {
     assert!(!summary.is_complete());
 }
 
+/// The packets of a point end it, which then counts as unfinished: at the same time on any machine.
+#[test]
+fn a_hop_limit_ends_points_at_the_same_time() {
+    let text = "fabric = { topology = 'single-switch', hosts = 8 }\ntransport.name = 'dctcp'\n\
+                workload = { arrivals = 'poisson', sizes = 'W4', load = 0.5 }\n\
+                measure = { messages = 'unlimited', time_limit = '1000 s', hop_limit = 200_000 }";
+    let run = || {
+        let scenario = Scenario::parse("x.toml", text, Path::new("."), &[], None).unwrap();
+        let results = Batch::new(scenario).run(Some(1)).unwrap();
+        let summary = &results.points[0].summary;
+        assert_eq!(summary.end, "hop limit");
+        let warning = summary.warning().unwrap();
+        assert!(warning.ends_with("(hop limit)"), "{warning}");
+        assert!(summary.messages.completed > 0 && !summary.is_complete());
+        (summary.messages, summary.slowdown.p99.to_bits())
+    };
+    assert_eq!(run(), run());
+}
+
 /// All lines that are alike are printed once.
 #[test]
 fn a_sweep_is_explained_in_few_lines() {

@@ -1,5 +1,7 @@
 //! Transports of other crates, which a command has besides the built-in ones.
 
+mod check;
+
 use std::sync::OnceLock;
 
 use rackweave_sim::Fabric;
@@ -9,6 +11,7 @@ use rackweave_transport::tcp::{self, Controller};
 use rackweave_transport::{Profile, TransportConfig};
 use serde::de::DeserializeOwned;
 
+pub use self::check::KeysError;
 use super::{Name, TcpKeys};
 use crate::de::{self, DeError};
 use crate::derived::{self, Parameter, Rule};
@@ -28,7 +31,8 @@ pub trait External: Declared + DeserializeOwned + Default + 'static {
     /// The parameters that follow from the fabric or that the paper names.
     const RULES: &'static [Rule<Self::Config>] = &[];
 
-    /// Returns the configuration, with defaults for the keys that are not given.
+    /// Returns the configuration, with defaults for the keys that are not given. That it is valid, and that no message is too long for it,
+    /// is checked afterwards.
     ///
     /// # Errors
     /// If a value is invalid ([`Place::bad`], [`Place::invalid`]).
@@ -56,6 +60,9 @@ pub trait Congestion: Declared + DeserializeOwned + Default + 'static {
 
     /// Whether data is ECN-capable and every mark is reported, as with DCTCP.
     const COUNTS_MARKS: bool = false;
+
+    /// The parameters of the controller that its paper names.
+    const RULES: &'static [Rule<Self::Controller>] = &[];
 
     /// Returns the controller with which each connection begins.
     ///
@@ -97,6 +104,8 @@ impl<T: External> Erased for Keys<T> {
     ) -> Result<TransportConfig, Problem> {
         let config = (self.wrap)(self.keys.resolve(place, fabric, carried)?);
         config.check().map_err(|error| place.bad("name", error.to_string()))?;
+        let longest = u32::try_from(config.max_message_bytes()).unwrap_or(u32::MAX);
+        place.refuse_longer_messages(carried, longest)?;
         Ok(config)
     }
 
@@ -167,7 +176,12 @@ impl<T: Congestion> Erased for CongestionKeys<T> {
         let config = self.tcp.resolve(place, fabric, carried)?;
         let default = TcpKeys::default().resolve(place, fabric, carried)?;
         let configs = (&config, &default);
-        Ok(derived::compare(&path, TcpKeys::RULES, configs, |key| self.tcp.is_given(key)))
+        let tcp = derived::compare(&path, TcpKeys::RULES, configs, |key| self.tcp.is_given(key));
+        let own = self.keys.controller(place, fabric)?;
+        let by_default = T::default().controller(place, fabric)?;
+        let is_given = |key: &str| self.keys.is_given(key);
+        let own = derived::compare(&path, T::RULES, (&own, &by_default), is_given);
+        Ok(own.into_iter().chain(tcp).collect())
     }
 
     fn marking(&self) -> Option<Marking> {
@@ -180,7 +194,13 @@ impl<T: Congestion> Erased for CongestionKeys<T> {
 pub struct Plugin {
     about: &'static About,
     keys: fn() -> Vec<&'static str>,
+    /// Those of the plugin itself, and the keys of its rules.
+    own: fn() -> [Vec<&'static str>; 2],
     read: Read,
+}
+
+fn keys_of<C>(rules: &[Rule<C>]) -> Vec<&'static str> {
+    rules.iter().map(|rule| rule.key).collect()
 }
 
 impl Plugin {
@@ -197,7 +217,8 @@ impl Plugin {
             let wrap = |config| external::Config::new(config).into();
             Ok(Box::new(Keys { keys, wrap }) as Box<dyn Erased>)
         };
-        Self { about: const { &T::ABOUT }, keys: || T::KEYS.to_vec(), read }
+        let own = || [T::KEYS.to_vec(), keys_of(T::RULES)];
+        Self { about: const { &T::ABOUT }, keys: || T::KEYS.to_vec(), own, read }
     }
 
     /// TCP with a congestion control of its own.
@@ -210,7 +231,8 @@ impl Plugin {
             Ok(Box::new(CongestionKeys { keys, tcp }) as Box<dyn Erased>)
         };
         let keys = || [T::KEYS, &keys_of_tcp()].concat();
-        Self { about: const { &T::ABOUT }, keys, read }
+        let own = || [T::KEYS.to_vec(), keys_of(T::RULES)];
+        Self { about: const { &T::ABOUT }, keys, own, read }
     }
 
     /// The name in scenarios, and what `rackweave list` says.
@@ -246,6 +268,8 @@ static PLUGINS: OnceLock<Vec<Plugin>> = OnceLock::new();
 pub enum PlugInError {
     /// The name is no name, or is a built-in transport's or another plugin's.
     Name(&'static str, &'static str),
+    /// A rule has a key that the transport does not have.
+    Rule(&'static str, &'static str),
     /// Plugins were added before.
     Twice,
 }
@@ -254,12 +278,35 @@ impl std::fmt::Display for PlugInError {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             Self::Name(name, why) => write!(f, "the plugin `{name}` {why}"),
+            Self::Rule(name, key) => {
+                write!(f, "RULES of the plugin `{name}` have `{key}`, which is none of its keys")
+            }
             Self::Twice => f.write_str("plugins are added once, when the command starts"),
         }
     }
 }
 
 impl std::error::Error for PlugInError {}
+
+/// The congestion controls of TCP that Rackweave or Linux has.
+const CONTROLS: [&str; 16] = [
+    "bbr",
+    "bic",
+    "cdg",
+    "cubic",
+    "highspeed",
+    "htcp",
+    "hybla",
+    "illinois",
+    "lp",
+    "newreno",
+    "nv",
+    "reno",
+    "vegas",
+    "veno",
+    "westwood",
+    "yeah",
+];
 
 /// Returns why this cannot be the name of a transport: it is not in kebab case, or a built-in one has it.
 #[must_use]
@@ -273,6 +320,11 @@ pub fn refused_name(name: &str) -> Option<&'static str> {
     if !starts || !name.split('-').all(is_part) {
         return Some(
             "is not lower-case letters, digits and single hyphens, such as `fixed-window`",
+        );
+    }
+    if CONTROLS.contains(&name) {
+        return Some(
+            "is the name of a congestion control of TCP, and results would be taken for its",
         );
     }
     if Name::COMMON.contains(&name) {
@@ -295,6 +347,10 @@ pub fn plug_in(plugins: &[Plugin]) -> Result<(), PlugInError> {
         if let Some(why) = refused_name(name) {
             return Err(PlugInError::Name(name, why));
         }
+        let [keys, rules] = (plugin.own)();
+        if let Some(key) = rules.into_iter().find(|key| !keys.contains(key)) {
+            return Err(PlugInError::Rule(name, key));
+        }
         if plugins[..place].contains(plugin) {
             return Err(PlugInError::Name(name, "is there twice"));
         }
@@ -312,11 +368,20 @@ mod tests {
     use super::*;
 
     const fn plugin(about: &'static About) -> Plugin {
-        Plugin { about, keys: Vec::new, read: |_, _| Err(DeError::new("", "")) }
+        let own = || [Vec::new(), Vec::new()];
+        Plugin { about, keys: Vec::new, own, read: |_, _| Err(DeError::new("", "")) }
     }
 
     const fn about(name: &'static str) -> About {
         About { name, description: "", profiles: &[], sources: &[] }
+    }
+
+    #[test]
+    fn names_of_congestion_controls_are_refused() {
+        for name in ["cubic", "bbr", "reno", "vegas"] {
+            assert!(refused_name(name).is_some_and(|why| why.contains("congestion control")));
+        }
+        assert_eq!(refused_name("cubic-2"), None);
     }
 
     #[test]

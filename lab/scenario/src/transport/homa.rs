@@ -34,11 +34,11 @@ keys! {
         /// all. Default: profile.
         max_incoming: Limit => max_incoming,
         /// Messages granted at a time, in all and of a peer. Default: number of scheduled levels,
-        /// linux: 8; 1.
+        /// linux: 8; 1, linux-2026: 8.
         // Applied after `priorities`, which sets the same field to the number of scheduled levels.
         overcommit: AtLeast<1>,
         /// Messages granted at a time, in all and of a peer. Default: number of scheduled levels,
-        /// linux: 8; 1.
+        /// linux: 8; 1, linux-2026: 8.
         max_rpcs_per_peer: AtLeast<1> => max_rpcs_per_peer,
         /// Bytes of a grant to the oldest message. Default: profile.
         fifo_grant_increment: Size32 => fifo_grant_increment,

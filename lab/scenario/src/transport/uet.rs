@@ -102,6 +102,11 @@ impl UetKeys {
         },
     ];
 
+    /// EQDS is a transport of its own, with other timeouts than UET, and so are the halves of UET ([`super::super::derived::Baseline`]).
+    pub(super) fn baseline(&self) -> Self {
+        Self { profile: self.profile, ..Self::default() }
+    }
+
     pub(super) fn resolve(
         &self,
         place: Place<'_>,

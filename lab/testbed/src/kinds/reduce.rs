@@ -5,7 +5,7 @@ use rackweave_core::{DropReason, Time};
 use rackweave_lab::results::trunk_bytes;
 use rackweave_lab::scenario::PointSpec;
 use rackweave_lab::study::reduce::job::{Job, Map, Record};
-use rackweave_lab::study::reduce::{ReduceConfig, ReduceResult, ReduceSummary};
+use rackweave_lab::study::reduce::{By, ReduceConfig, ReduceResult, ReduceSummary};
 use rackweave_lab::study::{StudyDetail, StudySummary};
 use rackweave_sim::result::RunResult;
 
@@ -92,6 +92,10 @@ fn check(reduce: &ReduceConfig, point: &PointSpec) -> Result<(), TestbedError> {
             message,
             "set workload.reduce.map to \"local\": workers have their data",
         ));
+    }
+    if reduce.control.as_ref().is_some_and(|how| how.by == By::Traffic) {
+        let message = "the testbed's switch counts no servers' traffic for its control plane";
+        return Err(refused(message, in_simulator));
     }
     if !point.config.streams.is_empty() {
         let message = "the testbed carries no [[background]] streams with jobs";

@@ -1,7 +1,7 @@
 //! What the processes of a point have reported, as results of the simulator are.
 
 use rackweave_core::{Framing, HostId, RecoveryCounters, Span, Time, frame};
-use rackweave_rackless::control::Controller;
+use rackweave_lab::study::reduce::ControlPlane;
 use rackweave_sim::result::{
     Counters, End, Goodput, MeasuredRoundTrip, Outcome, RunResult, TransportRecovery,
 };
@@ -54,6 +54,7 @@ impl PointRun<'_> {
             round_trips: self.round_trips(),
             recovery: self.recovery(),
             counters,
+            dropped_before: None,
             refused: ends.clone().map(|end| end.refused).sum(),
             mean_queue_bytes: mean / ports.len().max(1) as f64,
             max_queue_bytes: ports.iter().map(|port| port.max_queue_bytes).max().unwrap_or(0),
@@ -85,12 +86,15 @@ impl PointRun<'_> {
                 ended_at,
                 hosts: &self.host_ends,
                 switch,
-                reconfigurations: self.controller.as_ref().map_or(0, Controller::reconfigurations),
+                reconfigurations: self.plane.as_ref().map_or(0, ControlPlane::reconfigurations),
             };
             kind.results(&ends, &mut result)
         });
-        let doubts = self.doubts(switch);
-        PointOutcome { result, study, capture: Vec::new(), cpu_s, work: self.work(switch), doubts }
+        let (work, doubts) = (self.work(switch), self.doubts(switch));
+        let counters = self.began.as_ref().zip(self.ended.as_ref());
+        let machine = counters
+            .and_then(|(began, ended)| began.until(ended, switch.late_p99, self.round_trip()));
+        PointOutcome { result, study, capture: Vec::new(), cpu_s, work, doubts, machine }
     }
 
     /// Returns the work of all processes, with the bytes of hosts' links.
@@ -155,12 +159,17 @@ impl PointRun<'_> {
         measured
     }
 
+    /// The round trip of the idle fabric.
+    fn round_trip(&self) -> Span {
+        let framing =
+            self.endpoints.endpoints.first().map_or(PLAIN, |endpoint| endpoint.transport.framing());
+        self.fabric.base_rtt(framing, SMALLEST)
+    }
+
     /// Returns reasons to doubt the results: if the machine did not keep up, they measure the machine instead of the
     /// transports.
     fn doubts(&self, switch: &SwitchEnd) -> Vec<String> {
-        let framing =
-            self.endpoints.endpoints.first().map_or(PLAIN, |endpoint| endpoint.transport.framing());
-        let round_trip = self.fabric.base_rtt(framing, SMALLEST);
+        let round_trip = self.round_trip();
         let mut doubts = Vec::new();
         let late = switch.late_p99;
         if late > round_trip {

@@ -127,7 +127,7 @@ fn run(setup: &Setup) -> Result<(), String> {
     send(&WorkerMessage::Up);
     let bind = match commands.recv() {
         Ok(Command::Bind(bind)) => bind,
-        Ok(Command::Greet | Command::Grant(_) | Command::Move(_) | Command::Stop) | Err(_) => {
+        Ok(Command::Greet | Command::Grant { .. } | Command::Move(_) | Command::Stop) | Err(_) => {
             return Ok(());
         }
     };
@@ -235,7 +235,7 @@ fn serve(
         match next_command(commands) {
             Some(Command::Stop) => break,
             Some(Command::Greet) => host.greet(hosts),
-            Some(Command::Bind(_) | Command::Grant(_) | Command::Move(_)) | None => {}
+            Some(Command::Bind(_) | Command::Grant { .. } | Command::Move(_)) | None => {}
         }
         host.start_due();
         let next = host.turn().map_err(|error| format!("its socket failed: {error}"))??;

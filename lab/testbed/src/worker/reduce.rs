@@ -42,8 +42,8 @@ pub(crate) fn run(reduce: &ReduceConfig, process: &HostProcess<'_>) -> Result<()
     loop {
         match next_command(commands) {
             Some(Command::Stop) => break,
-            Some(Command::Grant(job)) => {
-                host.node.grant(line.since(), job, reduce.job.aggregation);
+            Some(Command::Grant { job, slots }) => {
+                host.node.grant(line.since(), job, reduce.job.aggregation_of(slots));
             }
             _ => {}
         }
@@ -58,9 +58,8 @@ pub(crate) fn run(reduce: &ReduceConfig, process: &HostProcess<'_>) -> Result<()
             was != idle || after != steps || now >= at + REPORT_EVERY
         }) {
             reported = Some((now, idle, steps));
-            let ready = std::iter::from_fn(|| host.node.poll_ready()).collect();
             let jobs = host.jobs();
-            let records = Records { until: now.ticks(), idle, jobs, ready, ..Records::default() };
+            let records = Records { until: now.ticks(), idle, jobs, ..Records::default() };
             // The writer ends only with the process.
             let _ = lines.send(WorkerMessage::Records(records));
         }

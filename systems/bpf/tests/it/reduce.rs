@@ -107,6 +107,7 @@ impl Rack {
                             WorkerConfig::new(worker, (master, PORT).into()),
                             pairs,
                             stop,
+                            &mut |_| {},
                         );
                         if let Err(error) = &report {
                             println!("worker {worker}: {error}");

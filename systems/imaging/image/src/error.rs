@@ -57,6 +57,26 @@ pub enum ImageError {
         /// The kind of file at the path, such as "a directory".
         kind: &'static str,
     },
+    /// The source is not a disk, but a file that holds one.
+    #[error(
+        "{path} is {what}, not the disk itself: make that with `{convert}`, or pack the file itself with --raw"
+    )]
+    Container {
+        /// The source.
+        path: PathBuf,
+        /// What it is, such as "a qcow2 disk".
+        what: &'static str,
+        /// The command that makes the disk of it.
+        convert: String,
+    },
+    /// The file is not an image.
+    #[error("{path} is not an image{}: `rackweave image pack` makes one of a disk", what.map_or_else(String::new, |it| format!(", but {it}")))]
+    NoImage {
+        /// The file.
+        path: PathBuf,
+        /// What it is, such as "a qcow2 disk", if that is known.
+        what: Option<&'static str>,
+    },
     /// The source changed while it was read.
     #[error(
         "{0} changed while it was read, so the image would be inconsistent; nothing was written"
@@ -79,6 +99,27 @@ pub enum ImageError {
         device_size: u64,
         /// The size of the image in bytes.
         image: u64,
+    },
+    /// The device does not accept writes.
+    #[error("{0} is read-only: `blockdev --setrw` or the device's own switch permits writing")]
+    ReadOnly(PathBuf),
+    /// The sectors of the device have another size than those of the disk that the image was made of.
+    #[error("the image is of a disk with sectors of {image} bytes, and those of {} have {found}: its partitions would be in wrong places, and it would not boot; --force-sector-size writes it nevertheless", device.display())]
+    SectorSize {
+        /// The device.
+        device: PathBuf,
+        /// The bytes of its sectors.
+        found: u32,
+        /// Those of the image.
+        image: u32,
+    },
+    /// The copy of the device's partition table was to be moved to its end, which would destroy something.
+    #[error("the copy of the partition table of {} stays where it is, and nothing was changed: {why}", device.display())]
+    PartitionTable {
+        /// The device.
+        device: PathBuf,
+        /// Why, as half a sentence.
+        why: String,
     },
     /// The file is not an image, or its header, index or footer is damaged.
     #[error("{path}: {source}")]

@@ -5,6 +5,8 @@ use std::io;
 use std::os::unix::fs::FileExt as _;
 use std::path::{Path, PathBuf};
 
+use rackweave_disk::container;
+
 use crate::expand::content_hasher;
 use crate::manifest::{Codec, Format, HEADER, Head, Index, MAX_CHUNKS, NewChunk};
 use crate::parallel::for_each_chunk;
@@ -56,7 +58,14 @@ impl Image {
             let manifest = ndz_manifest(&file, path, found.len(), progress)?;
             return Ok(Self { file, path: path.to_owned(), manifest });
         }
-        let tail = Manifest::tail(&header, found.len()).map_err(not_image)?;
+        let tail = match Manifest::tail(&header, found.len()) {
+            Err(ManifestError::Magic) => {
+                let other = container(&file, found.len()).map_err(&wrong)?;
+                let what = other.map(|it| it.name);
+                return Err(ImageError::NoImage { path: path.to_owned(), what });
+            }
+            other => other.map_err(not_image)?,
+        };
         let mut encoded = header.to_vec();
         // The file has this length, but it may be a hole.
         let room = encoded.try_reserve_exact((tail.end - tail.start) as usize);
@@ -192,6 +201,7 @@ fn ndz_manifest(
         chunks,
         level: 0,
         skipped_free: true,
+        sector_size: None,
         name,
     };
     let checked = Manifest::decode(&index.finish(head, None).encode());

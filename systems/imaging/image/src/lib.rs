@@ -31,6 +31,7 @@
 mod error;
 mod expand;
 pub mod free;
+mod gpt;
 mod image;
 mod keys;
 mod manifest;
@@ -46,6 +47,7 @@ mod target;
 
 pub use self::error::ImageError;
 pub use self::expand::{ChunkError, Expander, Piece, recompress};
+pub use self::gpt::{GptCopy, gpt_copy};
 pub use self::image::{Image, Verified};
 pub use self::keys::{KeyError, PublicKey, SecretKey};
 pub use self::manifest::{

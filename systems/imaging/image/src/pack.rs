@@ -10,7 +10,7 @@ use rackweave_disk::write_all_at;
 use zstd::bulk::Compressor;
 
 use crate::expand::compress;
-use crate::free::{OpenDisk, file_systems};
+use crate::free::file_systems;
 use crate::manifest::{
     FOOTER, Format, HEADER, Head, Index, MAX_CHUNK, MAX_CHUNKS, MAX_NAME, MIN_CHUNK, Manifest,
     NewChunk, RECORD,
@@ -23,10 +23,10 @@ use crate::{ImageError, Progress, SecretKey};
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum SkipFree {
     /// They are stored.
-    #[default]
     No,
     /// Those of ext4 file systems are skipped where they can be determined; otherwise they are stored, and
     /// [`Packed::notes`] says why.
+    #[default]
     Auto,
     /// Those of ext4 file systems are skipped, and if they cannot be determined, or there is no such file system, it
     /// is an error.
@@ -54,6 +54,8 @@ pub struct Packing {
     pub overwrite: bool,
     /// Whether a device that is mounted for writing may be read; its image may be inconsistent.
     pub live: bool,
+    /// Whether a source is packed that is known to hold a disk in another format, such as qcow2 or gzip.
+    pub raw: bool,
 }
 
 impl Packing {
@@ -69,6 +71,7 @@ impl Packing {
             threads: 1,
             overwrite: false,
             live: false,
+            raw: false,
         }
     }
 
@@ -142,6 +145,9 @@ pub fn pack(
     progress: &Progress,
 ) -> Result<Packed, ImageError> {
     let source = Source::open(source, packing.live)?;
+    if !packing.raw {
+        source.check_raw()?;
+    }
     let (chunk_size, chunks) = packing.check(source.size)?;
     let head = Head {
         format: Format::Rackweave,
@@ -150,6 +156,7 @@ pub fn pack(
         chunks,
         level: packing.level,
         skipped_free: false,
+        sector_size: source.disk_sector_size(),
         name: packing.name.clone(),
     };
     let (unused, notes) = unused(&source, packing.skip_free)?;
@@ -181,7 +188,7 @@ fn unused(source: &Source, skip: SkipFree) -> Result<(Unused, Vec<String>), Imag
         SkipFree::Auto => Ok(()),
         _ => Err(ImageError::Free { path: source.path.clone(), why: why.to_owned() }),
     };
-    let found = match file_systems(&OpenDisk(&source.file, source.size)) {
+    let found = match file_systems(&source.disk()) {
         Ok(found) => found,
         Err(why) => {
             refused(&why)?;

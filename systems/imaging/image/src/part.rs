@@ -64,8 +64,8 @@ impl Named {
         match (found.kind, self.path.symlink_metadata()) {
             (FileKind::File, _) => "a regular file",
             (FileKind::Directory, _) => "a directory",
-            (FileKind::Other, Ok(found)) => crate::source::kind(&found),
-            (FileKind::Other, Err(_)) => "no regular file",
+            (FileKind::SymbolicLink | FileKind::Other, Ok(found)) => crate::source::kind(&found),
+            (FileKind::SymbolicLink | FileKind::Other, Err(_)) => "no regular file",
         }
     }
 }

@@ -6,14 +6,15 @@ use std::ops::Range;
 use std::os::unix::fs::{FileExt as _, FileTypeExt as _, MetadataExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 
-use rackweave_disk::DiskFile;
+use rackweave_disk::{DiskFile, command, container};
 use rustix::fs::{OFlags, SeekFrom, seek};
 use rustix::io::Errno;
 
-use crate::manifest::Extent;
+use crate::free::{GuidHeader, OpenDisk};
+use crate::manifest::{Extent, HEADER, MAGIC};
 use crate::part::{FileId, id};
 use crate::target::device;
-use crate::{ImageError, PIECE};
+use crate::{ImageError, PIECE, ndz};
 
 /// The blocks in which zeros are found.
 const BLOCK: usize = 4096;
@@ -47,6 +48,8 @@ pub(crate) struct Source {
     pub(crate) file: File,
     pub(crate) path: PathBuf,
     pub(crate) size: u64,
+    /// The bytes of a logical sector, of a device.
+    pub(crate) sector_size: Option<u32>,
     /// Whether it has holes that can be found.
     seekable: bool,
     stamp: Stamp,
@@ -84,7 +87,41 @@ impl Source {
         if !seekable && size == 0 {
             return Err(wrong(io::Error::other("the device has no medium")));
         }
-        Ok(Self { file, path: path.to_owned(), size, seekable, stamp: stamp(&found) })
+        let sector_size = (!seekable).then(|| device::sector_size(&file)).flatten();
+        Ok(Self { file, path: path.to_owned(), size, sector_size, seekable, stamp: stamp(&found) })
+    }
+
+    /// Returns the disk, to look at file systems and tables.
+    pub(crate) const fn disk(&self) -> OpenDisk<'_> {
+        OpenDisk(&self.file, self.size, self.sector_size)
+    }
+
+    /// Returns the bytes of a logical sector that places on the disk are counted in, if it is known: for the table that it has, whatever
+    /// device it was copied to.
+    pub(crate) fn disk_sector_size(&self) -> Option<u32> {
+        let table = GuidHeader::primary(&self.disk());
+        table.map(|it| it.sector as u32).or(self.sector_size)
+    }
+
+    /// Checks that the bytes are those of a disk, not of a file that holds one.
+    pub(crate) fn check_raw(&self) -> Result<(), ImageError> {
+        let wrong = ImageError::read(&self.path);
+        let mut start = [0; HEADER];
+        let known = self.size.min(HEADER as u64) as usize;
+        self.file.read_exact_at(&mut start[..known], 0).map_err(&wrong)?;
+        // The command does not overwrite what it reads.
+        let to = if self.path.ends_with("disk.img") { "raw.img" } else { "disk.img" };
+        let other = |what, convert| {
+            let convert = command(convert, &self.path, to.as_ref());
+            Err(ImageError::Container { path: self.path.clone(), what, convert })
+        };
+        if ndz::ChunkHeader::is_magic(&start) || start.starts_with(&MAGIC) {
+            return other("an image already", "rackweave image unpack FILE --to TO");
+        }
+        match container(&self.file, self.size).map_err(&wrong)? {
+            Some(found) => other(found.name, found.convert),
+            None => Ok(()),
+        }
     }
 
     /// Identifies the file.

@@ -52,6 +52,7 @@
 
 pub mod baseline;
 pub mod control;
+pub mod excludes;
 pub mod format;
 pub mod orca;
 pub mod sink;

@@ -5,7 +5,9 @@ mod checks;
 use std::fs;
 use std::path::PathBuf;
 
-use rackweave_cast::format::{self, FileHeader, Manifest, ManifestEntry, Purpose};
+use rackweave_cast::format::{
+    self, Attribute, Delete, FileHeader, Manifest, ManifestEntry, Protected, Purpose, RecordKind,
+};
 use rackweave_cast::orca::{
     AnswerMessage, BlockHashes, CookieMessage, GroupMessage, HashRequest, KeyRequest, SealedMessage,
 };
@@ -33,8 +35,9 @@ fn seeds(target: &str) -> Vec<(String, Vec<u8>)> {
 
 fn header(length: Option<u64>) -> FileHeader {
     FileHeader {
+        attributes: None,
         path: b"a/b".to_vec(),
-        directory: false,
+        kind: RecordKind::File,
         length,
         mode: 0o644,
         mtime_s: 1,
@@ -59,6 +62,43 @@ fn one_file(cut: u8, length: Option<u64>, bytes: &[u8]) -> Vec<u8> {
     out
 }
 
+/// Encodes a stream of a file whose first chunk is a hole, and which ends with these bytes.
+fn with_hole(bytes: &[u8]) -> Vec<u8> {
+    let content = [&[0; format::CHUNK][..], bytes].concat();
+    let kind = RecordKind::WithHoles(format::Extents::new(std::iter::once(1..2)));
+    let header = FileHeader { kind, ..header(Some(content.len() as u64)) };
+    let mut out = vec![30];
+    format::start(&mut out);
+    format::file(&header, &mut out);
+    out.extend_from_slice(&format::chunk_front(bytes.len() as u32));
+    out.extend_from_slice(bytes);
+    out.extend_from_slice(&format::tree::chunk_hash(1, bytes).0);
+    format::file_end(content.len() as u64, blake3::hash(&content).as_bytes(), &mut out);
+    format::end(1, content.len() as u64, &mut out);
+    out
+}
+
+/// A further name of the file, a directory with an extended attribute, and a symbolic link.
+fn others() -> [FileHeader; 3] {
+    let named = |path: &[u8], kind| FileHeader { path: path.to_vec(), kind, ..header(Some(0)) };
+    let link = named(b"a/c", RecordKind::HardLink(b"a/b".to_vec()));
+    let attribute = Attribute { name: b"user.one".to_vec(), value: b"1".to_vec() };
+    let directory = named(b"d", RecordKind::Directory);
+    let directory = FileHeader { attributes: Some(vec![attribute]), ..directory };
+    [link, directory, named(b"e", RecordKind::SymbolicLink(b"../a/b".to_vec()))]
+}
+
+/// Encodes a stream of an empty file, and the others.
+fn with_link() -> Vec<u8> {
+    let mut out = vec![70];
+    format::start(&mut out);
+    format::file(&header(Some(0)), &mut out);
+    format::file_end(0, blake3::hash(b"").as_bytes(), &mut out);
+    others().iter().for_each(|header| format::file(header, &mut out));
+    format::end(4, 0, &mut out);
+    out
+}
+
 /// Adds a digest record to a stream of one file, before its end record.
 fn with_digest(mut stream: Vec<u8>) -> Vec<u8> {
     let end = stream.split_off(stream.len() - format::END_BYTES);
@@ -76,7 +116,8 @@ fn streams() {
         println!("{name}");
         assert_eq!(checks::manifest(&bytes), name == "manifest", "{name}");
         let whole = checks::stream(&bytes);
-        let good = ["chunk", "digest", "directory", "empty-file", "no-files", "pipe"];
+        let good =
+            ["chunk", "digest", "directory", "empty-file", "hole", "link", "no-files", "pipe"];
         assert_eq!(whole, good.contains(&name.as_str()), "{name}");
     }
 }
@@ -156,7 +197,8 @@ fn invitation_seeds() -> [(&'static str, Vec<u8>); 15] {
     let too_few = BlockHashes { hashes: vec![[1; 32]], ..hashes.clone() };
     let wants_key = KeyRequest { session, nonce: 6 };
     let ask = AnswerMessage::Ask { session, part: 1 };
-    let answer = AnswerMessage::Answer { session, part: 1, bytes: vec![5, 0x80].into() };
+    let bytes = vec![5, 0x80].into();
+    let answer = AnswerMessage::Answer { session, part: 1, length: 194, bytes };
     let own_key = (Cipher::ChaCha20Poly1305, &[9; 32]);
     [
         ("hash-request", encoded(&|out| SealedMessage::encode_request(&asks, out))),
@@ -236,9 +278,12 @@ fn seeds_are_up_to_date() {
     let (mut long, keyed) = (question.encode(None), question.encode(Some(&[7; 32])));
     long[10] = 255;
     let entries = [(header(Some(5)), Some([3; 32]))];
-    let entries = entries.map(|(header, hash)| ManifestEntry { header, hash }).to_vec();
-    let purpose = Purpose { dry_run: true, checksum: true };
-    let manifest = Manifest { purpose, entries }.encode().expect("it is short");
+    let others = others().map(|header| (header, None));
+    let entries = entries.into_iter().chain(others);
+    let entries = entries.map(|(header, hash)| ManifestEntry { header, hash }).collect();
+    let purpose = Purpose { dry_run: true, checksum: true, itemize: true, delete: Delete::Now };
+    let protected = Protected { patterns: vec!["*.o".into()], paths: vec![b"a/link".to_vec()] };
+    let manifest = Manifest { purpose, entries, protected }.encode().expect("it is short");
     let all = [
         ("manifest", manifest),
         ("chunk", one_file(60, Some(5), b"bytes")),
@@ -246,6 +291,8 @@ fn seeds_are_up_to_date() {
         ("digest", with_digest(one_file(60, Some(5), b"bytes"))),
         ("damaged", damaged),
         ("wrong-length", one_file(9, Some(6), b"bytes")),
+        ("hole", with_hole(b"bytes")),
+        ("link", with_link()),
     ];
     let groups = [
         ("question", question.encode(None)),

@@ -50,6 +50,12 @@ pub enum Failure {
         /// The switch, or the master's host, that the worker sends its pairs to.
         aggregator: rackweave_core::HostId,
     },
+    /// The job does not take this process as a worker.
+    #[error("the job does not take this process as a worker: {why}")]
+    Rejected {
+        /// Why not.
+        why: rackweave_wire::reduce::Rejection,
+    },
     /// The master has ended the job.
     #[error("the master has reported that the job failed")]
     Refused,

@@ -360,8 +360,9 @@ impl ReduceNode {
     pub fn receive(&mut self, now: Time, packet: &Packet<Header>, payload: &[u8]) {
         let message = packet.header.message;
         let marked = packet.ecn() == Ecn::Marked;
-        let is_to_worker = matches!(message.body, Body::State(_) | Body::Ack { .. })
-            || matches!(message.body, Body::Challenge { .. } if self.has_worker(&message));
+        let is_to_worker =
+            matches!(message.body, Body::State(_) | Body::Ack { .. } | Body::Rejected { .. })
+                || matches!(message.body, Body::Challenge { .. } if self.has_worker(&message));
         if is_to_worker {
             let workers = self.workers.iter_mut().filter(|side| {
                 let config = side.worker.config();

@@ -7,8 +7,9 @@
 //!
 //! - a worker's link carries the worker's bytes;
 //! - a programmable `ToR` aggregates the workers below it, and what arrives from elsewhere if it is the master's `ToR`
-//!   or the detour; it sends on the distinct bytes ([`Upload::union`]), plus what found no slot ([`TableUse::FirstCome`]);
-//! - the master's link carries what its `ToR` sends on.
+//!   or the detour ([`Reach`]); it sends on the distinct bytes ([`Upload::union`]), plus what found no slot ([`TableUse::FirstCome`]);
+//! - the master's link carries what its `ToR` sends on. A master that is slower than its link counts with its own rate
+//!   ([`Upload::with_master_rate`]).
 //!
 //! A reconfiguration takes a delay in which either all ports are dark, or only the moved ones ([`Scope`]). In
 //! the second case, bytes whose end or circuit has moved are *late*: a link needs
@@ -17,10 +18,11 @@
 
 use rackweave_core::time::TICKS_PER_SECOND;
 use rackweave_core::{Rate, Span};
+use serde::{Deserialize, Serialize};
 
 use crate::config::{Circuits, Configuration};
 use crate::demand::{Broadcast, Period, Upload};
-use crate::fabric::Fabric;
+use crate::fabric::{Fabric, Reach};
 use crate::pod::{Pod, TableUse};
 
 /// The cost of a change of configuration.
@@ -34,7 +36,8 @@ pub struct Reconfiguration {
 }
 
 /// The ports that are dark during a reconfiguration.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
 pub enum Scope {
     /// All ports of the optical switch.
     #[default]
@@ -232,12 +235,11 @@ impl Placement<'_> {
         let home = self.tor(master);
         let origin = Origin::Upload(upload.job());
         let tors = self.fabric.pod().tors();
-        let aggregates = |tor: u16| {
-            self.fabric.architecture().aggregates() && tors[usize::from(tor)].is_programmable()
-        };
+        let adds_up = self.fabric.architecture().aggregates() && self.may_be_added_up(upload);
+        let aggregates = |tor: u16| adds_up && tors[usize::from(tor)].is_programmable();
         let by_way = match self.fabric.pod().programmable() {
             Some(tor)
-                if self.fabric.detours()
+                if self.fabric.reach() == Reach::Detour
                     && self.fabric.architecture().aggregates()
                     && !aggregates(home) =>
             {
@@ -294,7 +296,18 @@ impl Placement<'_> {
             let (src, dst) = (Endpoint::Tor(next), Endpoint::Server(master));
             visitor.segment(Segment { from: next, to: home, bytes, late, src, dst, origin });
         }
-        visitor.server_in(master, bytes, late);
+        let rate = self.fabric.pod().server_rate();
+        visitor.server_in(master, upload.at_master(bytes, rate), late);
+    }
+
+    /// Whether the servers of an upload are where [`Reach`] wants them.
+    fn may_be_added_up(&self, upload: &Upload) -> bool {
+        if self.fabric.reach() != Reach::Rack {
+            return true;
+        }
+        let home = self.tor(upload.master());
+        upload.workers().iter().all(|&(server, _)| self.tor(server) == home)
+            || !self.fabric.fits_below_programmable(upload.servers())
     }
 
     /// Returns the bytes that a programmable `ToR` sends on.

@@ -3,6 +3,8 @@
 
 use std::fmt;
 
+use rackweave_core::Rate;
+
 /// The most bytes of one transfer.
 pub const MAX_TRANSFER_BYTES: u64 = 1 << 50;
 /// The most bytes of one period, so that no sum of them overflows.
@@ -38,6 +40,7 @@ pub struct Upload {
     distinct: u64,
     total: u64,
     exponent: f64,
+    master_rate: Option<Rate>,
 }
 
 /// The same bytes from one server to several. Switches replicate them, so that no link carries them twice.
@@ -120,7 +123,7 @@ impl Upload {
             1 => 1.0,
             _ => (libm::log(distinct as f64 / mean) / libm::log(count)).clamp(0.0, 1.0),
         };
-        Ok(Self { job, master, workers, distinct, total: high, exponent })
+        Ok(Self { job, master, workers, distinct, total: high, exponent, master_rate: None })
     }
 
     /// Creates an upload whose distinct bytes are estimated by Heaps' law: `n` workers have `n^exponent` times the
@@ -154,6 +157,25 @@ impl Upload {
         Ok((low, high.ok_or(DemandError::PeriodTooLong)?))
     }
 
+    /// The same upload to a master that handles what reaches it at this rate, if that is less than its link's: an aggregation spares
+    /// it work.
+    #[must_use]
+    pub const fn with_master_rate(mut self, rate: Option<Rate>) -> Self {
+        self.master_rate = rate;
+        self
+    }
+
+    /// Returns the bytes that take as long on a link of this rate as these take the master, if that is longer than the link
+    /// itself takes.
+    #[must_use]
+    pub fn at_master(&self, bytes: u64, link: Rate) -> u64 {
+        let Some(rate) = self.master_rate.filter(|rate| rate.0 > 0 && rate.0 < link.0) else {
+            return bytes;
+        };
+        let stretched = u128::from(bytes) * u128::from(link.0) / u128::from(rate.0);
+        u64::try_from(stretched).unwrap_or(u64::MAX).min(MAX_TRANSFER_BYTES).max(bytes)
+    }
+
     /// Returns the job.
     #[must_use]
     pub const fn job(&self) -> JobId {
@@ -170,6 +192,14 @@ impl Upload {
     #[must_use]
     pub fn workers(&self) -> &[(u32, u64)] {
         &self.workers
+    }
+
+    /// Returns the number of servers that take part.
+    #[must_use]
+    pub fn servers(&self) -> usize {
+        let others = self.workers.iter().filter(|it| it.0 != self.master);
+        let mut last = None;
+        1 + others.filter(|it| last.replace(it.0) != Some(it.0)).count()
     }
 
     /// Returns the bytes that remain when the pairs of all workers have been aggregated.
@@ -333,6 +363,17 @@ impl Period {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_slow_master_takes_as_long_as_its_rate_says() {
+        let upload = Upload::new(JobId(1), 0, vec![(1, 1000), (2, 1000)], 1500).unwrap();
+        let link = Rate::from_gbps(10);
+        let of = |gbps| upload.clone().with_master_rate(Some(Rate::from_gbps(gbps)));
+        assert_eq!(upload.at_master(1500, link), 1500);
+        assert_eq!(of(2).at_master(1500, link), 7500);
+        assert_eq!(of(20).at_master(1500, link), 1500, "its link is slower");
+        assert_eq!(of(0).at_master(1500, link), 1500, "no rate");
+    }
 
     #[test]
     fn heaps_law_predicts_the_distinct_words_of_fewer_workers() {

@@ -50,12 +50,43 @@ impl Architecture {
     }
 }
 
+/// Which uploads a programmable `ToR` adds up.
+///
+/// The paper has one sentence on it: during the upload of a group "the OXC arranges all the servers in the group as a rack under the
+/// P-ToR switch" (section 3). It is silent about uploads of servers elsewhere, and about groups with more servers than ports.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum Reach {
+    /// Plans count on uploads that pass it: from workers below it, or to a master below it. Others have slots too, over uplinks.
+    #[default]
+    Path,
+    /// All: an upload that does not pass one makes a detour by the first programmable `ToR`.
+    Detour,
+    /// The paper's: those whose master and workers are all below it. A group that is too large for that is added up as with
+    /// [`Self::Path`], if its master or all its workers are below it, which is Rackweave's choice.
+    Rack,
+}
+
+impl Reach {
+    /// All of them.
+    pub const ALL: [Self; 3] = [Self::Path, Self::Detour, Self::Rack];
+
+    /// Returns the name on the command line.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Path => "path",
+            Self::Detour => "detour",
+            Self::Rack => "rack",
+        }
+    }
+}
+
 /// A pod with an architecture: what a configuration can be, and what it costs.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Fabric {
     pod: Pod,
     architecture: Architecture,
-    detour: bool,
+    reach: Reach,
     initial: Configuration,
 }
 
@@ -65,8 +96,11 @@ impl Fabric {
     #[must_use]
     pub fn new(pod: Pod, architecture: Architecture) -> Self {
         let initial = Configuration::in_order(&pod);
-        let detour = architecture == Architecture::P4IncAoi;
-        Self { pod, architecture, detour, initial: initial.clone() }.starting_from(initial)
+        let reach = match architecture {
+            Architecture::P4IncAoi => Reach::Detour,
+            _ => Reach::Path,
+        };
+        Self { pod, architecture, reach, initial: initial.clone() }.starting_from(initial)
     }
 
     /// Returns the same fabric with these racks at the start. With circuits above, it starts with as equal numbers
@@ -84,11 +118,10 @@ impl Fabric {
         self
     }
 
-    /// Returns the same fabric with uploads going by way of the first programmable `ToR`, or not, if neither the
-    /// worker nor the master is below one. It absorbs more, for more bytes on uplinks.
+    /// Returns the same fabric with this rule. A detour absorbs more, for more bytes on uplinks.
     #[must_use]
-    pub const fn with_detour(mut self, detour: bool) -> Self {
-        self.detour = detour;
+    pub const fn with_reach(mut self, reach: Reach) -> Self {
+        self.reach = reach;
         self
     }
 
@@ -104,10 +137,16 @@ impl Fabric {
         self.architecture
     }
 
-    /// Returns whether uploads make a detour by a programmable `ToR`.
+    /// Returns which uploads are added up.
     #[must_use]
-    pub const fn detours(&self) -> bool {
-        self.detour
+    pub const fn reach(&self) -> Reach {
+        self.reach
+    }
+
+    /// Returns whether so many servers can be a rack below a programmable `ToR`.
+    pub(crate) fn fits_below_programmable(&self, servers: usize) -> bool {
+        let programmable = self.pod.tors().iter().filter(|tor| tor.is_programmable());
+        programmable.map(|tor| tor.ports as usize).max().is_some_and(|most| servers <= most)
     }
 
     /// Returns the configuration before the first period, which is also that of a fabric that never reconfigures.

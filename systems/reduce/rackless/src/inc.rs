@@ -27,13 +27,38 @@ pub struct Request {
     pub work: Span,
 }
 
-/// The order in which requests are served.
+/// The order in which waiting requests are served, when nothing is known of later ones and none is interrupted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Order {
+    /// First come, first served.
+    FirstCome,
+    /// The shortest of the waiting requests next.
+    Shortest,
+    /// First come, first served, but a group that was not served last comes before the one that was: groups take turns
+    /// (P4-ORDC, figure 3(a)).
+    Alternating,
+}
+
+impl Order {
+    /// All orders.
+    pub const ALL: [Self; 3] = [Self::FirstCome, Self::Shortest, Self::Alternating];
+
+    /// Returns the name on the command line.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::FirstCome => "first-come",
+            Self::Shortest => "shortest",
+            Self::Alternating => "alternating",
+        }
+    }
+}
+
+/// How a whole schedule is found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Policy {
-    /// First come, first served.
-    Fifo,
-    /// The shortest of the waiting requests next, without interruption.
-    Spt,
+    /// By an order ([`in_order`]).
+    InOrder(Order),
     /// The request with the shortest remaining work. A released request interrupts the present one if
     /// its work and both setups (its own and that of the return) are shorter than the present one's remaining work.
     Srpt,
@@ -100,10 +125,7 @@ pub fn schedule(
     policy: Policy,
 ) -> Result<Schedule, ScheduleError> {
     match policy {
-        Policy::Fifo => {
-            Ok(in_order(requests, current, setup, |request| (request.release.ticks(), 0)))
-        }
-        Policy::Spt => Ok(in_order(requests, current, setup, |request| (0, request.work.ticks()))),
+        Policy::InOrder(order) => Ok(in_order(requests, current, setup, order)),
         Policy::Srpt => Ok(srpt(requests, current, setup)),
         Policy::Exact if requests.len() > EXACT_REQUESTS => {
             Err(ScheduleError::TooMany(requests.len()))
@@ -112,12 +134,28 @@ pub fn schedule(
     }
 }
 
-/// Serves, whenever the machine is free, the released request with the least key.
-fn in_order(
+/// Returns which of the waiting requests is next when the machine is free.
+#[must_use]
+pub fn next(waiting: &[Request], current: Option<u32>, order: Order) -> Option<usize> {
+    (0..waiting.len()).min_by_key(|&it| (key(order, &waiting[it], current), it))
+}
+
+/// The least is next. `last` is the group that was served last.
+fn key(order: Order, request: &Request, last: Option<u32>) -> (u64, u64) {
+    match order {
+        Order::FirstCome => (0, request.release.ticks()),
+        Order::Shortest => (0, request.work.ticks()),
+        Order::Alternating => (u64::from(last == Some(request.group)), request.release.ticks()),
+    }
+}
+
+/// Serves, whenever the machine is free, the released request that is next.
+#[must_use]
+pub fn in_order(
     requests: &[Request],
     mut current: Option<u32>,
     setup: Span,
-    key: impl Fn(&Request) -> (u64, u64),
+    order: Order,
 ) -> Schedule {
     let mut schedule = Schedule::with_room(requests);
     let mut left: Vec<usize> = (0..requests.len()).collect();
@@ -126,7 +164,9 @@ fn in_order(
         let earliest = left.iter().map(|&it| requests[it].release).min().unwrap_or(now);
         now = now.max(earliest);
         let released = left.iter().copied().filter(|&it| requests[it].release <= now);
-        let Some(next) = released.min_by_key(|&it| (key(&requests[it]), it)) else { break };
+        let Some(next) = released.min_by_key(|&it| (key(order, &requests[it], current), it)) else {
+            break;
+        };
         left.retain(|&it| it != next);
         let request = &requests[next];
         let needed = if current == Some(request.group) { Span::ZERO } else { setup };
@@ -363,6 +403,21 @@ mod tests {
         ((0..count).map(|job| one(job + 1, &mut rng)).collect(), Span::from_ms(rng.below(30)))
     }
 
+    #[test]
+    fn groups_take_turns() {
+        let requests =
+            [request(1, 0, 0, 10), request(2, 0, 0, 10), request(3, 1, 5, 10), request(4, 1, 6, 1)];
+        let order = |order| -> Vec<u16> {
+            let schedule = in_order(&requests, None, Span::ZERO, order);
+            schedule.grants.iter().map(|grant| grant.job.0).collect()
+        };
+        assert_eq!(order(Order::Alternating), [1, 3, 2, 4]);
+        assert_eq!(order(Order::FirstCome), [1, 2, 3, 4]);
+        assert_eq!(order(Order::Shortest), [1, 4, 2, 3]);
+        assert_eq!(next(&requests, Some(0), Order::Alternating), Some(2));
+        assert_eq!(next(&[], None, Order::FirstCome), None);
+    }
+
     /// The least sum of completion times of all orders, with setups before releases.
     fn brute(
         requests: &[Request],
@@ -396,7 +451,9 @@ mod tests {
             let all: Vec<usize> = (0..requests.len()).collect();
             let exact = sum(Policy::Exact);
             assert_eq!(exact, brute(&requests, &all, Time::ZERO, current, setup), "seed {seed}");
-            assert!(exact <= sum(Policy::Fifo) && exact <= sum(Policy::Spt), "seed {seed}");
+            for order in Order::ALL {
+                assert!(exact <= sum(Policy::InOrder(order)), "seed {seed}");
+            }
             sum(Policy::Srpt);
         }
     }

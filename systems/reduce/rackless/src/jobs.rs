@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use rackweave_core::Span;
+use rackweave_core::{Rate, Span};
 
 use crate::demand::{DemandError, JobId, Upload};
 
@@ -35,7 +35,8 @@ pub struct Shuffle {
 pub struct Job {
     /// The server of the master.
     pub master: u32,
-    /// The servers of the workers. A server can have several.
+    /// The servers of the workers. A server can have several. Empty as long as they are not known: nothing of the job can be
+    /// planned then.
     pub workers: Vec<u32>,
     /// The bytes of the input, which the master distributes.
     pub input: u64,
@@ -53,17 +54,19 @@ pub struct Job {
     pub distinct: Option<u64>,
     /// The time that the master computes after the upload.
     pub reduce: Span,
+    /// The rate at which the master handles what reaches it; `None`: as fast as its link.
+    pub reduce_rate: Option<Rate>,
 }
 
 /// Why a job is not registered.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum JobError {
+    /// No job has this number.
+    #[error("there is no {0}")]
+    NoSuchJob(JobId),
     /// All numbers are in use.
     #[error("all {} job numbers are in use", u16::MAX)]
     NoJobId,
-    /// The job has no worker.
-    #[error("a job needs at least 1 worker")]
-    NoWorkers,
     /// The lists of workers and uploads differ.
     #[error("the job has {workers} workers, but sizes of {uploads} uploads")]
     Uploads {
@@ -113,6 +116,40 @@ impl JobHandler {
         Ok(id)
     }
 
+    /// Takes a job that was registered before a restart under its number.
+    ///
+    /// # Errors
+    /// If the job is impossible in this pod.
+    pub fn restore(&mut self, id: JobId, job: Job) -> Result<(), JobError> {
+        self.check(id, &job)?;
+        self.jobs.insert(id, job);
+        Ok(())
+    }
+
+    /// Replaces what a registered job has announced.
+    ///
+    /// # Errors
+    /// If the job is impossible or not registered; then nothing changes.
+    pub fn announce(&mut self, id: JobId, job: Job) -> Result<(), JobError> {
+        if !self.jobs.contains_key(&id) {
+            return Err(JobError::NoSuchJob(id));
+        }
+        self.restore(id, job)
+    }
+
+    /// Returns the number from which on the next free one is looked for.
+    #[must_use]
+    pub const fn next(&self) -> u16 {
+        self.next
+    }
+
+    /// Looks for the next free number from this one on, after a restart.
+    #[must_use]
+    pub fn starting_at(mut self, next: u16) -> Self {
+        self.next = next.max(1);
+        self
+    }
+
     /// Releases a number, and returns its job. The switch must have cleared the job's slots before.
     pub fn release(&mut self, id: JobId) -> Option<Job> {
         self.jobs.remove(&id)
@@ -147,9 +184,6 @@ impl JobHandler {
 
     fn check(&self, id: JobId, job: &Job) -> Result<(), JobError> {
         let workers = job.workers.len();
-        if workers == 0 {
-            return Err(JobError::NoWorkers);
-        }
         if job.upload.len() != workers {
             return Err(JobError::Uploads { workers, uploads: job.upload.len() });
         }
@@ -184,10 +218,11 @@ impl Job {
     /// If no worker has data, one has too much, or the distinct bytes are impossible.
     pub fn upload_of(&self, id: JobId) -> Result<Upload, DemandError> {
         let workers = self.workers.iter().copied().zip(self.upload.iter().copied()).collect();
-        match self.distinct {
+        let upload = match self.distinct {
             Some(distinct) => Upload::new(id, self.master, workers, distinct),
             None => Upload::estimated(id, self.master, workers, Upload::ENGLISH),
-        }
+        };
+        Ok(upload?.with_master_rate(self.reduce_rate))
     }
 }
 
@@ -207,6 +242,7 @@ pub(crate) mod tests {
             upload: vec![10_000_000; workers.len()],
             distinct: None,
             reduce: Span::from_ms(20),
+            reduce_rate: None,
         }
     }
 
@@ -236,7 +272,10 @@ pub(crate) mod tests {
             change(&mut job);
             handler.register(job).unwrap_err().to_string()
         };
-        assert_eq!(refused(|job| job.workers.clear()), "a job needs at least 1 worker");
+        assert_eq!(
+            refused(|job| job.workers.clear()),
+            "the job has 0 workers, but sizes of 2 uploads"
+        );
         assert_eq!(
             refused(|job| job.master = 8),
             "server 8 does not exist: the pod has servers 0 to 7"

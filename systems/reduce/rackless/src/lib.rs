@@ -34,11 +34,11 @@
 //!   [`trace`]: its form as CSV.
 //! - [`cost`]: the bottleneck bound of a period; [`routing`]: which uplink each transfer takes.
 //! - [`plan`](mod@plan): topology engineering; [`inc`]: who has the programmable `ToR` when.
-//! - [`control`]: the control plane of a running fabric, which plans for what jobs transfer now.
+//! - [`controller`]: the control plane of a running or simulated pod: it registers jobs, plans, grants, and commands switches.
 //! - [`instances`]: random demand, to compare plans with.
 
 pub mod config;
-pub mod control;
+pub mod controller;
 pub mod cost;
 pub mod demand;
 pub mod fabric;

@@ -37,8 +37,8 @@ struct File {
 struct TorTable {
     ports: u32,
     uplinks: Option<u32>,
-    #[serde(default = "ten_gbps", deserialize_with = "rate")]
-    uplink_rate: Rate,
+    #[serde(default, deserialize_with = "some_rate")]
+    uplink_rate: Option<Rate>,
     #[serde(default)]
     slots: u64,
 }
@@ -60,6 +60,10 @@ fn rate<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Rate, D::Error> {
     text.parse().map_err(serde::de::Error::custom)
 }
 
+fn some_rate<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Rate>, D::Error> {
+    rate(deserializer).map(Some)
+}
+
 /// Reads a pod and, if the file has `racks`, its first configuration.
 ///
 /// # Errors
@@ -76,7 +80,8 @@ pub fn read(text: &str) -> Result<(Pod, Configuration), PodFileError> {
         at(offset, error.message().replace('\n', " "))
     })?;
     let places: Vec<usize> = file.tor.iter().map(|tor| tor.span().start).collect();
-    let tors: Vec<Tor> = file.tor.into_iter().map(|tor| tor.into_inner().resolve()).collect();
+    let tors: Vec<Tor> =
+        file.tor.into_iter().map(|tor| tor.into_inner().resolve(file.server_rate)).collect();
     let ports = tors.iter().map(|tor| u64::from(tor.ports)).sum::<u64>();
     let servers = file.servers.unwrap_or_else(|| u32::try_from(ports).unwrap_or(u32::MAX));
     let pod = Pod::new(servers, file.server_rate, tors).map_err(|error| {
@@ -104,8 +109,9 @@ pub fn read(text: &str) -> Result<(Pod, Configuration), PodFileError> {
 }
 
 impl TorTable {
-    fn resolve(self) -> Tor {
+    fn resolve(self, server_rate: Rate) -> Tor {
         let Self { ports, uplinks, uplink_rate, slots } = self;
+        let uplink_rate = uplink_rate.unwrap_or(server_rate);
         Tor { ports, uplinks: uplinks.unwrap_or(ports.div_ceil(2)), uplink_rate, slots }
     }
 }
@@ -130,6 +136,7 @@ mod tests {
         assert_eq!((pod.servers(), pod.server_rate()), (7, Rate::from_gbps(25)));
         assert_eq!((pod.table(), pod.pair_bytes()), (TableUse::FirstCome, 12));
         assert_eq!(pod.tors()[2].uplink_capacity(), Rate::from_gbps(120));
+        assert_eq!(pod.tors()[0].uplink_rate, Rate::from_gbps(25), "that of the servers' links");
         assert_eq!(racks.tor_of(), [2, 2, 1, 1, 0, 0, 0]);
     }
 

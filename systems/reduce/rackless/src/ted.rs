@@ -21,8 +21,8 @@ pub struct Ted {
     servers: u32,
     server_rate: Rate,
     period: Span,
-    /// When each job starts.
-    jobs: BTreeMap<JobId, (Job, Time)>,
+    /// When the phases of each job are expected.
+    jobs: BTreeMap<JobId, (Job, Timeline)>,
     /// The average bytes of a period between servers, in 1/256 bytes.
     background: BTreeMap<(u32, u32), u64>,
 }
@@ -54,7 +54,19 @@ impl Ted {
 
     /// Expects a registered job to start at this time. A job that is known already gets the new time.
     pub fn expect(&mut self, id: JobId, job: Job, start: Time) {
-        self.jobs.insert(id, (job, start));
+        let timeline = self.timeline(&job, start);
+        self.expect_at(id, job, timeline);
+    }
+
+    /// Expects the phases of a registered job at these times.
+    pub fn expect_at(&mut self, id: JobId, job: Job, timeline: Timeline) {
+        self.jobs.insert(id, (job, timeline));
+    }
+
+    /// Returns the length of a period.
+    #[must_use]
+    pub const fn period(&self) -> Span {
+        self.period
     }
 
     /// Forgets a job that has ended.
@@ -76,6 +88,28 @@ impl Ted {
             }
         }
         self.background.retain(|_, value| *value >> FRACTION > 0);
+    }
+
+    /// Takes in the bytes that each server has sent and received in one period, where a switch counts them by server and not by
+    /// pair: the bytes between two servers are taken to be proportional to what the one has sent and the other received (the
+    /// gravity model).
+    pub fn observe_totals(&mut self, sent: &[u64], received: &[u64]) {
+        let all: u128 = received.iter().map(|&bytes| u128::from(bytes)).sum();
+        let mut flows = Vec::new();
+        for (src, &out) in (0..).zip(sent) {
+            // A server does not send to itself.
+            let own = received.get(src as usize).copied().unwrap_or(0);
+            let others = all - u128::from(own);
+            for (dst, &taken) in (0..).zip(received) {
+                if src != dst && others > 0 {
+                    let bytes = u128::from(out) * u128::from(taken) / others;
+                    let bytes = u64::try_from(bytes).unwrap_or(u64::MAX);
+                    flows.push(Flow { src, dst, bytes });
+                }
+            }
+        }
+        flows.retain(|flow| flow.bytes > 0);
+        self.observe(&flows);
     }
 
     /// Returns when the phases of a job take place if its transfers have the servers' links for themselves and nothing is
@@ -122,8 +156,11 @@ impl Ted {
             let flow = Flow { src, dst, bytes: value >> FRACTION };
             parts.iter_mut().for_each(|part| part.flows.push(flow));
         }
-        for (&id, (job, start)) in &self.jobs {
-            let timeline = self.timeline(job, *start);
+        for (&id, (job, timeline)) in &self.jobs {
+            // Nothing can be said of a job whose workers are not known yet.
+            if job.workers.is_empty() {
+                continue;
+            }
             self.divide(timeline.map, now, &mut parts, |part, share| job.add_map(id, part, share))?;
             self.divide(timeline.shuffle, now, &mut parts, |part, share| {
                 for it in &job.shuffle {
@@ -142,7 +179,8 @@ impl Ted {
                 let high = workers.iter().map(|it| it.1).sum();
                 if low > 0 {
                     let distinct = share.of(whole.distinct()).clamp(low, high);
-                    part.uploads.push(Upload::new(id, whole.master(), workers, distinct)?);
+                    let upload = Upload::new(id, whole.master(), workers, distinct)?;
+                    part.uploads.push(upload.with_master_rate(job.reduce_rate));
                 }
                 Ok(())
             })?;
@@ -283,6 +321,15 @@ mod tests {
             let broadcasts = usize::from(distribution == Distribution::Multicast);
             assert_eq!(period.broadcasts().len(), broadcasts);
         }
+    }
+
+    #[test]
+    fn totals_of_servers_are_divided_among_pairs() {
+        let mut ted = Ted::new(4, Rate::from_gbps(10), Span::from_ms(50));
+        ted.observe_totals(&[4000, 0, 0, 0], &[0, 3000, 1000, 0]);
+        let period = ted.forecast(ms(0), 1).unwrap().remove(0);
+        let of = |dst, bytes| Flow { src: 0, dst, bytes };
+        assert_eq!(period.flows(), [of(1, 750), of(2, 250)], "a quarter of each, as averages have");
     }
 
     #[test]

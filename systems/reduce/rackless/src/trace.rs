@@ -25,6 +25,8 @@ const BYTES: usize = 5;
 const JOB: usize = 6;
 const KIND: usize = 7;
 const DISTINCT: usize = 8;
+/// The names that traces of messages have for the same columns.
+const ALIASES: [(&str, usize); 2] = [("source", SRC), ("destination", DST)];
 /// The picoseconds of a second.
 const SECOND: u128 = 1_000_000_000_000;
 
@@ -173,7 +175,9 @@ impl Header {
     fn read(line: &str, number: u64) -> Result<Self, TraceError> {
         let mut this = Self { columns: [None; 9], count: 0 };
         for (index, (column, name)) in fields(line).enumerate() {
-            let Some(known) = COLUMNS.iter().position(|it| it.eq_ignore_ascii_case(name)) else {
+            let is = |other: &str| other.eq_ignore_ascii_case(name);
+            let alias = ALIASES.iter().find(|(alias, _)| is(alias)).map(|(_, column)| *column);
+            let Some(known) = COLUMNS.iter().position(|it| is(it)).or(alias) else {
                 let problem = format!(
                     "`{}` is not a column; the columns are {}",
                     shown(name),
@@ -509,6 +513,14 @@ mod tests {
         let upload = Upload::new(JobId(7), 0, vec![(1, 40), (2, 30)], 60).unwrap();
         assert_eq!(trace.periods[2].uploads(), [upload]);
         assert_eq!(trace.periods[2].broadcasts()[0].dsts(), [4, 5]);
+    }
+
+    #[test]
+    fn a_header_may_have_the_names_of_traces_of_messages() {
+        let short = parse("period,src,dst,bytes\n0,1,2,30\n").unwrap();
+        assert_eq!(parse("period,source,Destination,bytes\n0,1,2,30\n").unwrap(), short);
+        let twice = sentence("period,src,source,dst,bytes\n0,1,1,2,30\n");
+        assert!(twice.contains("the column `src` is there twice"), "{twice}");
     }
 
     #[test]

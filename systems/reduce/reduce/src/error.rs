@@ -6,7 +6,7 @@ use std::net::SocketAddr;
 use rackweave_aggregation::Failure;
 use rackweave_aggregation::master::Absence;
 use rackweave_core::{Destination, HostId, Span};
-use rackweave_wire::reduce::{Format, Operator, PORT, Refusal, address_of};
+use rackweave_wire::reduce::{Format, Operator, PORT, Refusal, Rejection, address_of};
 
 /// Why a worker or a master has ended without the result.
 #[derive(Debug, thiserror::Error)]
@@ -24,8 +24,7 @@ pub enum ReduceError {
     Socket(#[from] io::Error),
     /// The master is silent.
     #[error(
-        "the master at {master} has been silent for {} s: it does not run, has ended, runs another job than {job}, or does not take this process as worker {worker} \
-         (another process is this worker, the job has no such number, or the worker had other input before){}",
+        "the master at {master} has been silent for {} s: it does not run, has ended, or runs another job than {job}{}",
         seconds(*patience),
         if *has_port { String::new() } else { format!("; if a switch adds up, UDP port {PORT} of this host must be free for the worker") }
     )]
@@ -34,12 +33,20 @@ pub enum ReduceError {
         master: String,
         /// The number of the job.
         job: u16,
-        /// The number of the worker.
-        worker: u8,
         /// For how long.
         patience: Span,
         /// Whether a switch that adds up could have answered to the worker's port.
         has_port: bool,
+    },
+    /// The job does not take this process.
+    #[error("the master at {master} does not take this process as worker {worker}: {why}")]
+    Rejected {
+        /// Its address.
+        master: String,
+        /// The number of the worker.
+        worker: u8,
+        /// Why not.
+        why: Rejection,
     },
     /// Nothing is acknowledged.
     #[error("{aggregator} has not acknowledged anything for {} s, though the master is alive", seconds(*patience))]

@@ -17,7 +17,7 @@
 //!             let mut pairs = Encoder::new(Operator::Sum);
 //!             pairs.add(b"both", 1);
 //!             pairs.add(format!("worker {number}").as_bytes(), 10);
-//!             run_worker(WorkerConfig::new(number, address), pairs, stop)
+//!             run_worker(WorkerConfig::new(number, address), pairs, stop, &mut |_| {})
 //!         });
 //!     }
 //!     master.run(&stop, &mut |_| {})
@@ -50,14 +50,14 @@ mod worker;
 
 pub use encoder::Encoder;
 pub use error::ReduceError;
-pub use master::{Master, MasterConfig, MasterEvent, Outcome, Stats};
-pub use members::MemberEvent;
+pub use master::{Coordinator, Master, MasterConfig, MasterEvent, Outcome, Stats};
+pub use members::{MemberEvent, Waits};
 pub use moves::{JobMove, Moves, OpticalSwitch};
 pub use net::{Attachment, Machine, Net};
 pub use rackweave_aggregation::master::{Absence, Aggregation, Epochs};
 pub use rackweave_aggregation::source::Order;
 pub use rackweave_wire::reduce::{
-    Format, MAX_CHUNK_BYTES, MAX_POOL, MAX_WORKERS, Operator, PORT, Shape,
+    Format, MAX_CHUNK_BYTES, MAX_POOL, MAX_WORKERS, Operator, PORT, Rejection, Shape,
 };
 pub use vector::{
     AllReduce, AllReduceConfig, AllReduceReport, Element, VectorMaster, VectorMasterConfig,

@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use rackweave_aggregation::Failure;
 use rackweave_aggregation::master::{Absence, Aggregation, Config, Event};
+use rackweave_aggregation::membership::NotTaken;
 use rackweave_aggregation::node::MasterSide;
 use rackweave_core::{HostId, Span, Time};
 use rackweave_linux::{Clock, random};
@@ -82,6 +83,13 @@ pub enum MasterEvent {
         /// The number of all epochs.
         of: u16,
     },
+    /// All workers have joined, and the upload waits for its [`Coordinator`].
+    Waits,
+    /// The upload may begin.
+    Granted {
+        /// The slots to ask the switch for, 0 without a switch.
+        slots: u32,
+    },
     /// Circuits have changed, and their ports are lit again.
     Moved {
         /// The number of changes so far.
@@ -140,6 +148,35 @@ pub struct Outcome {
     pub totals: Vec<(Box<[u8]>, u64)>,
     /// What was sent and received for it.
     pub stats: Stats,
+}
+
+/// Who decides when the upload of a job begins, and with which slots: the control plane of P4-ORDC (section 2). Nothing here may block,
+/// since the master has other work.
+pub trait Coordinator {
+    /// All workers have joined, from these hosts, with an estimate of the distinct keys.
+    fn ready(&mut self, workers: &[HostId], keys: u64);
+
+    /// Whether the upload may begin: with these slots, or without a switch. Called after [`Coordinator::ready`], until it returns
+    /// something.
+    fn poll(&mut self) -> Option<Option<Aggregation>>;
+
+    /// All sums are there: the workers had this many pairs, with an estimate of the distinct keys.
+    fn uploaded(&mut self, pairs: u64, keys: u64);
+}
+
+/// How often a [`Coordinator`] is polled.
+const POLL_EVERY: Span = Span::from_ms(2);
+
+/// The coordinator of a job, and how far it is.
+enum Turn<'a> {
+    /// Workers join.
+    Joining(&'a mut dyn Coordinator),
+    /// The upload waits.
+    Waiting(&'a mut dyn Coordinator),
+    /// It goes on.
+    Uploading(&'a mut dyn Coordinator),
+    /// There is nothing to be told.
+    Over,
 }
 
 /// The master of a job, whose socket is bound.
@@ -204,7 +241,20 @@ impl Master {
         stop: &AtomicBool,
         report: &mut dyn FnMut(MasterEvent),
     ) -> Result<Outcome, ReduceError> {
-        self.run_to_end(stop, None, report)
+        self.run_to_end(stop, None, Turn::Over, report)
+    }
+
+    /// As [`Master::run`], and begins the upload when the coordinator says so. The coordinator's slots replace the configured ones.
+    ///
+    /// # Errors
+    /// As [`Master::run`].
+    pub fn run_coordinated(
+        self,
+        stop: &AtomicBool,
+        coordinator: &mut dyn Coordinator,
+        report: &mut dyn FnMut(MasterEvent),
+    ) -> Result<Outcome, ReduceError> {
+        self.run_to_end(stop, None, Turn::Joining(coordinator), report)
     }
 
     /// As [`Master::run`], and changes circuits meanwhile. A change that is refused or not answered is reported as
@@ -218,22 +268,24 @@ impl Master {
         moves: Moves<'_>,
         report: &mut dyn FnMut(MasterEvent),
     ) -> Result<Outcome, ReduceError> {
-        self.run_to_end(stop, Some(Mover::new(moves)), report)
+        self.run_to_end(stop, Some(Mover::new(moves)), Turn::Over, report)
     }
 
     fn run_to_end(
         self,
         stop: &AtomicBool,
         mut mover: Option<Mover<'_>>,
+        mut turn: Turn<'_>,
         report: &mut dyn FnMut(MasterEvent),
     ) -> Result<Outcome, ReduceError> {
-        let Self { config, mut net } = self;
+        let Self { mut config, mut net } = self;
         let secrets = random();
         let (host, workers) = (config.attachment.master_host(), config.workers);
         let mut machine = Config {
             operator: config.operator,
             aggregation: config.aggregation,
             probe: config.requires_switch,
+            hold: !matches!(turn, Turn::Over),
             ..Config::new(config.job, host, workers, secrets as u64, (secrets >> 64) as u64)
         };
         machine.members.give_up = config.patience;
@@ -254,6 +306,9 @@ impl Master {
                 mover.step(now, side, report);
                 machine.1 = mover.due(&machine.0, now);
             }
+            if let Some(aggregation) = turn.step(now, &mut machine, report) {
+                config.aggregation = aggregation;
+            }
             let side = &mut machine.0;
             while let Some(event) = side.poll_event() {
                 if let Event::WithoutSwitch(absence) = event
@@ -269,6 +324,10 @@ impl Master {
                 if let Some(event) = translated(event, side, &net, &config) {
                     report(event);
                 }
+            }
+            while let Some(NotTaken { worker, host, why }) = side.machine_mut().poll_refused() {
+                let address = net.numbers.name(host);
+                report(MasterEvent::Member(MemberEvent::NotTaken { worker, address, why }));
             }
             if let Some(workers) = waiting.due(now, side.machine().missing())
                 && side.progress().outcome.is_none()
@@ -317,6 +376,48 @@ impl Master {
         let totals = totals.into_sorted();
         stats.keys = totals.len() as u64;
         Ok(Outcome { totals, stats })
+    }
+}
+
+impl Turn<'_> {
+    /// Goes on. Returns what the upload is given when it is.
+    fn step(
+        &mut self,
+        now: Time,
+        machine: &mut Machine,
+        report: &mut dyn FnMut(MasterEvent),
+    ) -> Option<Option<Aggregation>> {
+        let side = &mut machine.0;
+        let mut granted = None;
+        *self = match std::mem::replace(self, Turn::Over) {
+            Turn::Joining(it) if side.machine().is_waiting() => {
+                let workers = 0..side.machine().config().members.workers;
+                let hosts = workers.filter_map(|worker| side.machine().worker_host(worker));
+                it.ready(&hosts.collect::<Vec<_>>(), side.machine().keys());
+                report(MasterEvent::Waits);
+                machine.1 = Some(now.saturating_add(POLL_EVERY));
+                Turn::Waiting(it)
+            }
+            Turn::Waiting(it) => match it.poll() {
+                Some(aggregation) => {
+                    machine.1 = None;
+                    report(MasterEvent::Granted { slots: aggregation.map_or(0, |it| it.slots) });
+                    side.grant(now, aggregation);
+                    granted = Some(aggregation);
+                    Turn::Uploading(it)
+                }
+                None => {
+                    machine.1 = Some(now.saturating_add(POLL_EVERY));
+                    Turn::Waiting(it)
+                }
+            },
+            Turn::Uploading(it) if side.progress().ended.is_some() => {
+                it.uploaded(side.announced(), side.progress().keys);
+                Turn::Over
+            }
+            other => other,
+        };
+        granted
     }
 }
 

@@ -1,6 +1,7 @@
 //! What a master reports of its workers.
 
 use rackweave_core::{Span, Time};
+use rackweave_wire::reduce::Rejection;
 
 /// The time before the first report, and between two whose workers differ.
 const SOON: Span = Span::from_secs(5);
@@ -22,11 +23,44 @@ pub enum MemberEvent {
         /// Its number.
         worker: u8,
     },
+    /// A process wants to be a worker, and is not taken. It hears why, and ends.
+    NotTaken {
+        /// The number that it asks for.
+        worker: u8,
+        /// Its address.
+        address: String,
+        /// Why not.
+        why: Rejection,
+    },
     /// These workers have not joined, or have left: reported after 5 s, when others are missing, and every 30 s.
     Waiting {
         /// Their numbers.
         workers: Vec<u8>,
     },
+}
+
+/// What a worker waits for: reported after 5 s, and every 30 s.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Waits {
+    /// The master has not taken it.
+    Master,
+    /// Other workers have not joined.
+    Workers,
+}
+
+/// What a worker has reported of what it waits for.
+#[derive(Debug)]
+pub(crate) struct Awaiting(Waiting);
+
+impl Awaiting {
+    pub(crate) const fn new(now: Time) -> Self {
+        Self(Waiting::new(now))
+    }
+
+    /// Returns what the worker waits for, if it is time to report it.
+    pub(crate) fn due(&mut self, now: Time, waits: Option<Waits>) -> Option<Waits> {
+        self.0.due(now, waits.map(|waits| waits as u8).into_iter()).and(waits)
+    }
 }
 
 /// What a master has reported of the workers that have not joined.

@@ -9,8 +9,9 @@ use rackweave_aggregation::source::Order;
 use rackweave_aggregation::worker::Config;
 use rackweave_core::{HostId, Span, Time};
 use rackweave_linux::random;
-use rackweave_wire::reduce::{Header, MAX_WORKERS, PORT};
+use rackweave_wire::reduce::{Header, MAX_WORKERS, PORT, Phase};
 
+use crate::members::{Awaiting, Waits};
 use crate::net::{self, Attachment, Net, Numbers};
 use crate::{Encoder, ReduceError};
 
@@ -110,7 +111,7 @@ impl net::Machine for Machine {
 }
 
 /// Sends the pairs to the job's master, and returns when the master has the sums of all of them. Once `stop` is set, the worker leaves:
-/// the master is informed, and another process can take its place.
+/// the master is informed, and another process can take its place. `report` hears what the worker waits for.
 ///
 /// # Errors
 /// See [`ReduceError`]; [`ReduceError::Interrupted`] after `stop`.
@@ -118,6 +119,7 @@ pub fn run_worker(
     config: WorkerConfig,
     pairs: Encoder,
     stop: &AtomicBool,
+    report: &mut dyn FnMut(Waits),
 ) -> Result<WorkerReport, ReduceError> {
     if config.number >= MAX_WORKERS {
         let most = MAX_WORKERS - 1;
@@ -133,9 +135,17 @@ pub fn run_worker(
     };
     let now = net.now();
     let mut machine = Machine(WorkerSide::new(machine, pairs, config.order, now));
+    let mut awaiting = Awaiting::new(now);
     loop {
         net.turn_and_wait(&mut machine)?;
         let side = &mut machine.0;
+        let waits = match side.machine().state() {
+            None => Some(Waits::Master),
+            Some(state) => (state.phase == Phase::Wait).then_some(Waits::Workers),
+        };
+        if let Some(waits) = awaiting.due(net.now(), waits) {
+            report(waits);
+        }
         if stop.load(Ordering::Relaxed) && side.outcome().is_none() {
             side.leave();
         }
@@ -185,7 +195,7 @@ pub(crate) fn explain(
                 _ => true,
             };
             let master = at(master);
-            ReduceError::MasterSilent { master, job, worker, patience, has_port }
+            ReduceError::MasterSilent { master, job, patience, has_port }
         }
         Failure::NotAcknowledged { aggregator } if aggregator != master => {
             let aggregator = crate::error::name_of(aggregator);
@@ -195,6 +205,7 @@ pub(crate) fn explain(
             aggregator: format!("the master at {}", at(master)),
             patience,
         },
+        Failure::Rejected { why } => ReduceError::Rejected { master: at(master), worker, why },
         Failure::Refused => ReduceError::Refused { master: at(master) },
         Failure::Interrupted => ReduceError::Interrupted,
         other => ReduceError::Failed(other),

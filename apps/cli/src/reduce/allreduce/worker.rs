@@ -12,7 +12,7 @@ use rackweave_lab::report::number;
 use rackweave_reduce::{AllReduce, AllReduceConfig, AllReduceReport, Element, ReduceError, digest};
 
 use super::super::output::Sink;
-use super::super::worker::master_at;
+use super::super::worker::{master_at, waiting};
 use super::super::{ended, failed};
 use super::args::{TypeArg, WorkerArgs};
 use crate::shell::signal::Interrupt;
@@ -93,7 +93,8 @@ fn sum<T: Element>(
     stop: Arc<AtomicBool>,
     args: &WorkerArgs,
 ) -> Result<miette::Result<u8>, Failed> {
-    let mut group = AllReduce::<T>::join(config, vector.len(), stop)?;
+    let report = &mut |waits| waiting(waits, &args.master, args.worker, args.output.quiet);
+    let mut group = AllReduce::<T>::join_and_report(config, vector.len(), stop, report)?;
     if group.steps() != 1 {
         let why = format!("the job adds up {} vectors, and a worker has one file", group.steps());
         return Err(ReduceError::Config(why).into());

@@ -5,6 +5,7 @@
 use std::io::{BufRead as _, BufReader};
 use std::path::Path;
 use std::process::{Child, ChildStderr, Command, Output, Stdio};
+use std::time::{Duration, UNIX_EPOCH};
 
 use serde_json::Value;
 
@@ -60,6 +61,30 @@ impl Drop for Receiver {
 
 pub(crate) fn json(output: &Output) -> Value {
     serde_json::from_slice(&output.stdout).unwrap_or_else(|error| panic!("{error}: {output:?}"))
+}
+
+/// Writes a file with this modification time, in seconds since 1970.
+pub(crate) fn write(path: &Path, bytes: &[u8], modified: u64) {
+    std::fs::write(path, bytes).unwrap();
+    let file = std::fs::File::options().write(true).open(path).unwrap();
+    file.set_modified(UNIX_EPOCH + Duration::from_secs(modified)).unwrap();
+}
+
+/// Makes a named pipe.
+pub(crate) fn fifo(path: &Path) {
+    assert!(Command::new("mkfifo").arg(path).status().unwrap().success());
+}
+
+/// Sends something, which must succeed; returns the result.
+pub(crate) fn sent(command: &mut Command) -> Value {
+    let output = command.output().unwrap();
+    assert_eq!(output.status.code(), Some(0), "{output:?}");
+    let text = String::from_utf8(output.stdout).unwrap();
+    serde_json::from_str(text.lines().last().unwrap()).unwrap()
+}
+
+pub(crate) fn link_bytes(document: &Value) -> u64 {
+    document["link_bytes"].as_u64().unwrap()
 }
 
 pub(crate) fn content(len: usize) -> Vec<u8> {

@@ -6,6 +6,8 @@ mod commit;
 mod faults;
 mod hostile;
 mod kernel;
+mod pods;
+mod silence;
 mod spaces;
 mod starved;
 mod usage;
@@ -223,11 +225,21 @@ impl Process {
         (status.unwrap().code().unwrap_or(-1), words.join(" "))
     }
 
-    /// Expects a good end, and returns what it has printed as JSON.
+    /// The next event that it prints.
+    pub(super) fn event(&self) -> Value {
+        serde_json::from_str(&self.stdout.recv().unwrap()).unwrap()
+    }
+
+    /// Expects a good end, and returns the last event that it has printed: its result.
     pub(super) fn done(&mut self) -> Value {
         let text = self.printed();
         // Without `--json` it prints text or nothing.
-        if text.starts_with('{') { crate::common::result(&text) } else { Value::Null }
+        if !text.starts_with('{') {
+            return Value::Null;
+        }
+        let result = crate::common::events(&text).pop().unwrap();
+        assert_eq!(result["event"], "result");
+        result
     }
 
     /// Waits until the process has ended with 0, and returns what it has printed.

@@ -54,6 +54,7 @@ impl Receiving {
             left: 0,
             priority: 0,
             grant_waits: false,
+            counts: true,
             asked: 0,
             asked_to: 0,
             ask_until: 0,

@@ -2,6 +2,7 @@
 
 mod dialogue;
 mod leverage;
+mod module;
 mod order;
 mod path;
 mod repair;

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use rackweave_core::{
-    Event, HostId, Kind, MessageId, Node as _, Packet, Placement, Span, Time, Transport,
+    Event, HostId, Kind, MessageId, Node as _, Packet, Placement, Rate, Span, Time, Transport,
 };
 use rackweave_wire::homa::{Body, Header};
 
@@ -272,6 +272,92 @@ fn a_twentieth_of_the_granted_bytes_goes_to_the_oldest_message() {
     let (five, ten) = (share(50), share(100));
     assert!((0.045..0.055).contains(&five), "{five}");
     assert!((0.09..0.11).contains(&ten), "{ten}");
+}
+
+/// `HomaModule` 2026, `homa_grant_check_fifo`: 50,000 bytes each 320 us at 25 Gbps and 5 %, to the same message at the next to highest
+/// priority, however much is in flight; to another one when a window and 100,000 bytes are
+/// unanswered.
+#[test]
+fn grants_by_time_stay_with_the_oldest_message_that_responds() {
+    let mut config = Config::linux_2026(Rate::from_gbps(25));
+    (config.overcommit, config.window, config.max_incoming) = (1, 10_000, 10_000_000);
+    config.unscheduled_bytes = 1_424;
+    assert_eq!(config.fifo_interval(), Span::from_us(320));
+    let mut host = Host::new(HostId(0), config.into());
+    let mut grants = Vec::new();
+    let mut arrive = |us: u64, peer: u32, length: u32, offset: u32| {
+        let now = Time::ZERO + Span::from_us(us);
+        let header = data(id(1), length, offset, 1_424);
+        let _ = host.handle_packet(now, 0, &packet(peer, 0, header));
+        while let Some(packet) = host.poll_transmit(now, 0) {
+            if let Body::Grant { priority: 6, .. } = packet.header.body {
+                grants.push((us, packet.dst.0));
+            }
+        }
+    };
+    // The two oldest never answer; the third is the shortest, so that it is granted in SRPT order.
+    arrive(0, 1, 900_000, 0);
+    arrive(1, 2, 900_000, 0);
+    for packet in 0..60_u32 {
+        arrive(u64::from(packet) * 40 + 2, 3, 300_000, packet * 1_424);
+    }
+    // In SRPT order the third needs no grant after its first one here, and without such a grant there is none here.
+    assert_eq!(grants, [(0, 1), (322, 1), (642, 2), (962, 2), (1282, 3)]);
+}
+
+/// The first packets of messages arrive, as (peer, number, length), and are answered by grants to (peer, message), with their ends.
+fn granted_after(config: Config, first: &[(u32, u64, u32)]) -> Vec<(u32, u64, u32)> {
+    let mut host = Host::new(HostId(0), config.into());
+    for (peer, message, length) in first {
+        let header = data(id(*message), *length, 0, 1_424);
+        let _ = host.handle_packet(Time::ZERO, 0, &packet(*peer, 0, header));
+    }
+    let mut granted = BTreeMap::new();
+    while let Some(packet) = host.poll_transmit(Time::ZERO, 0) {
+        if let Body::Grant { offset, .. } = packet.header.body {
+            granted.insert((packet.dst.0, packet.header.id.get() >> 1), offset);
+        }
+    }
+    granted.into_iter().map(|((peer, message), offset)| (peer, message, offset)).collect()
+}
+
+/// `homa_grant_find_victim` and `homa_grant_promote_queued` of the module, July 2026: with places for three, the shortest message of each
+/// peer has one before the second of any; places that no other peer claims go to further messages.
+#[test]
+fn places_go_to_other_peers_first_and_then_to_further_messages_of_one() {
+    let mut config = Config::linux_2026(LINK);
+    (config.overcommit, config.max_rpcs_per_peer) = (3, 3);
+    (config.unscheduled_bytes, config.max_incoming, config.window) = (1_424, 10_000_000, 20_000);
+    config.grant_fifo_fraction = 0;
+    let messages =
+        |granted: Vec<(u32, u64, u32)>| granted.into_iter().map(|(_, n, _)| n).collect::<Vec<_>>();
+    let alone = [(1, 1, 100_000), (1, 2, 200_000), (1, 3, 300_000), (1, 4, 400_000)];
+    assert_eq!(messages(granted_after(config.clone(), &alone)), [1, 2, 3]);
+    // In the order of arrival: what the first peer's messages were granted before the others came stays granted.
+    let others_first = [(2, 5, 800_000), (3, 6, 900_000)];
+    let all = [&others_first[..], &alone[..]].concat();
+    assert_eq!(messages(granted_after(config.clone(), &all)), [1, 5, 6]);
+    let one_other = [&others_first[..1], &alone[..]].concat();
+    assert_eq!(messages(granted_after(config.clone(), &one_other)), [1, 2, 5]);
+    // By SRPT alone all places are the first peer's.
+    config.spread_over_peers = false;
+    let srpt = messages(granted_after(config, &all));
+    assert_eq!(srpt, [1, 2, 3, 5, 6], "5 and 6 were granted while they were alone");
+}
+
+/// `homa_grant_update_incoming` of the module, July 2026: only messages that need grants (`RPC_GRANTABLE`) are in `total_incoming`.
+#[test]
+fn messages_without_grants_leave_the_whole_limit_to_others() {
+    let mut config = Config::linux_2026(LINK);
+    (config.max_incoming, config.grant_fifo_fraction) = (80_000, 0);
+    // A packet has arrived of nine messages of 10 KB, all of it unscheduled, and of a long one, whose window is half of the limit.
+    let short = (1..=9).map(|n| (n, u64::from(n), 10_000));
+    let first: Vec<_> = short.chain([(10, 10, 1_000_000)]).collect();
+    let window = config.whole_packets(1_424 + 40_000, u32::MAX);
+    assert_eq!(granted_after(config.clone(), &first), [(10, 10, window)]);
+    config.unscheduled_counts = true;
+    // 9 (10,000 - 1424) bytes are under way, and 8.6 KB or more of the long message: nothing is left.
+    assert_eq!(granted_after(config, &first), []);
 }
 
 #[test]

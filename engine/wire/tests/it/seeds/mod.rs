@@ -248,7 +248,10 @@ fn orca_packets() -> Vec<(&'static str, Vec<u8>)> {
         ("destroy", Body::Destroy),
         ("renew", Body::Renew),
         ("served", Body::Served { rack: 2, agent: false, epoch: 5 }),
-        ("labels", Body::Labels { pilot: Label(0x5050_5000), ports: 0x54, change: 1 }),
+        (
+            "labels",
+            Body::Labels { pilot: Label(0x5050_5000), ports: 0x54, change: 1, timeout_us: 200_000 },
+        ),
         ("denied", Body::Denied { reason: Reason::NoLabel, change: 2 }),
     ];
     let mut seeds = Vec::new();
@@ -349,9 +352,9 @@ fn frisbee_messages() -> Vec<(&'static str, Vec<u8>)> {
     seeds
 }
 
-/// Returns the messages about vectors.
-fn vector_bodies() -> [(&'static str, reduce::Body); 9] {
-    use reduce::{Body, Chunk, Format, OpenVector, Phase};
+/// Returns the messages about vectors, and the answer to a process that is not taken.
+fn vector_bodies() -> [(&'static str, reduce::Body); 10] {
+    use reduce::{Body, Chunk, Format, OpenVector, Phase, Rejection};
     let instance = 0x5117_ce01;
     let cookie = Id64::new(0x0102_0304_0506_0708);
     let chunk = Chunk { number: cookie, count: 5, exponent: 130, format: Format::BlockFloat };
@@ -374,6 +377,7 @@ fn vector_bodies() -> [(&'static str, reduce::Body); 9] {
         ("chunk_sum", Body::ChunkSum(Chunk { format: Format::I64, ..chunk })),
         ("waiting", Body::Waiting { number: cookie, missing: Id64::new(0b101) }),
         ("vector_named", Body::VectorNamed { version: 8, digest: cookie }),
+        ("rejected", Body::Rejected { instance, why: Rejection::Taken }),
     ]
 }
 

@@ -10,6 +10,31 @@ fn rounded(value: f64) -> f64 {
     format!("{value:.5e}").parse().unwrap_or(value)
 }
 
+/// The points of a line as JSON: values have six significant digits, and one that is not finite is `null`.
+pub(super) mod points {
+    use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+    type Pair = (Option<f64>, Option<f64>);
+
+    pub(in super::super) fn serialize<S: Serializer>(
+        points: &[(f64, f64)],
+        to: S,
+    ) -> Result<S::Ok, S::Error> {
+        let value = |value: f64| value.is_finite().then(|| super::rounded(value));
+        let pairs: Vec<Pair> =
+            points.iter().map(|point| (value(point.0), value(point.1))).collect();
+        pairs.serialize(to)
+    }
+
+    pub(in super::super) fn deserialize<'de, D: Deserializer<'de>>(
+        from: D,
+    ) -> Result<Vec<(f64, f64)>, D::Error> {
+        let value = |value: Option<f64>| value.unwrap_or(f64::NAN);
+        let pairs = Vec::<Pair>::deserialize(from)?.into_iter();
+        Ok(pairs.map(|pair| (value(pair.0), value(pair.1))).collect())
+    }
+}
+
 fn axis(axis: &Axis, laid: &AxisLayout) -> Value {
     let quantity = match axis.quantity {
         Quantity::Number => "number",

@@ -2,6 +2,8 @@
 
 use std::fmt::Write;
 
+use serde::{Deserialize, Serialize};
+
 use super::px;
 
 /// The colours on white. They were found by search: they have a contrast of at least 3 to 1, and are far from each
@@ -17,7 +19,7 @@ pub const DASHES: [&str; 6] = ["", "7 3", "2 3", "9 3 2 3", "14 3", "5 2 1 2 1 2
 pub const MARKERS: usize = 6;
 
 /// The look of a line, as indices that wrap around.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Look {
     /// The index in the palette.
     pub colour: usize,

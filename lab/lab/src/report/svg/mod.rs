@@ -19,6 +19,8 @@ use std::fmt::Write;
 pub use look::{DARK, DASHES, LIGHT, Look, MARKERS, swatch};
 pub use pod::{JobPhase, JobRow, Lane, PodChart, Stretch};
 
+use serde::{Deserialize, Serialize};
+
 use super::ticks::{self, Quantity, Scale};
 
 /// Where a chart is embedded, which decides where its colours come from.
@@ -31,7 +33,7 @@ pub enum Theme {
 }
 
 /// One axis of a chart.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Axis {
     /// The title, to which the unit is added if all marks have the same unit.
     pub title: String,
@@ -40,12 +42,16 @@ pub struct Axis {
     /// The kind of its values, which determines their unit.
     pub quantity: Quantity,
     /// A value that the axis must include: 0 for a queue, 1 for a slowdown.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub include: Option<f64>,
     /// Both ends of the axis; `None` if they follow from the data.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ends: Option<(f64, f64)>,
     /// The marks and their names; if empty, the marks are round numbers.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub names: Vec<(f64, String)>,
     /// The bytes that ascending places of the axis stand for, if its values are shares of messages.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub sizes: Vec<(f64, u64)>,
 }
 
@@ -97,13 +103,14 @@ impl Axis {
 }
 
 /// One line of a chart.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Series {
     /// The name of the line in the legend.
     pub label: String,
     /// The colour, dash and marker of the line.
     pub look: Look,
     /// The points in the order of x. The line has a gap where a value is not finite.
+    #[serde(with = "data::points")]
     pub points: Vec<(f64, f64)>,
     /// The width of the line in pixels.
     pub stroke: f64,
@@ -112,11 +119,12 @@ pub struct Series {
     /// Whether points are marked. Each mark has the note with the same index as its tooltip.
     pub marked: bool,
     /// Notes on the points; may be empty.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub notes: Vec<String>,
 }
 
-/// A line chart.
-#[derive(Clone, Debug)]
+/// A line chart, which results on the disk keep as JSON.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Chart {
     /// The title of the chart, which names the measure.
     pub title: String,
@@ -129,6 +137,7 @@ pub struct Chart {
     /// Width and height in pixels at which text is readable.
     pub size: (f64, f64),
     /// Its place among charts that a page shows one at a time; `None` if it is always shown.
+    #[serde(skip)]
     pub choice: Option<Choice>,
 }
 

@@ -2,11 +2,13 @@
 
 use std::fmt::Write;
 
+use serde::{Deserialize, Serialize};
+
 use super::super::ticks::{Quantity, Scale};
 use super::{Axis, CHARACTER, Map, Theme, escape, lay_out, look, px, readable};
 
 /// What a row shows in a stretch of time, both ends in microseconds.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Stretch {
     /// When it begins.
     pub from: f64,
@@ -19,7 +21,7 @@ pub struct Stretch {
 }
 
 /// A row for a server, or for two `ToR`s that circuits join.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Lane {
     /// The name of the row.
     pub name: String,
@@ -28,7 +30,8 @@ pub struct Lane {
 }
 
 /// A phase of a job.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
 pub enum JobPhase {
     /// The data are on their way, or are mapped and sorted.
     Map,
@@ -64,7 +67,7 @@ impl JobPhase {
 }
 
 /// A row for a job: its phases with their ends in microseconds.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct JobRow {
     /// The name of the row.
     pub name: String,
@@ -75,7 +78,7 @@ pub struct JobRow {
 }
 
 /// The circuits of a run over time, and its jobs.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct PodChart {
     /// The title of the chart.
     pub title: String,

@@ -27,6 +27,20 @@ fn any_axis() -> impl Strategy<Value = (Scale, Quantity)> {
     )
 }
 
+#[test]
+fn a_chart_survives_as_json() {
+    let mut chart =
+        chart(vec![(1.0, 2.5), (2.0, f64::NAN), (3.0, 1.0 / 3.0)], Scale::Log, Quantity::Micros);
+    let json = serde_json::to_string(&chart).unwrap();
+    let read: Chart = serde_json::from_str(&json).unwrap();
+    assert!(read.series[0].points[1].1.is_nan(), "{json}");
+    assert_eq!(read.render(Theme::Page), chart.render(Theme::Page));
+    // Values have six digits.
+    chart.series[0].points = vec![(1.0, 2.5), (3.0, 0.333_333)];
+    let read: Chart = serde_json::from_str(&serde_json::to_string(&chart).unwrap()).unwrap();
+    assert_eq!(read, chart);
+}
+
 proptest! {
     /// An axis begins and ends where the data do, and no two of its marks have one name.
     #[test]

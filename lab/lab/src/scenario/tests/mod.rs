@@ -1,5 +1,6 @@
 //! Tables of keys, read with the rest of a scenario.
 
+mod follows;
 mod host;
 mod oracle;
 mod streams;

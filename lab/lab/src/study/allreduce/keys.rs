@@ -79,6 +79,10 @@ impl AllreduceKeys {
             let message = format!("a vector has {} to {}", Bytes(bytes), Bytes(MAX_BYTES));
             return Err(wrong("size", message));
         }
+        if !size.is_multiple_of(bytes) {
+            let message = format!("{size} B are no whole number of values of {bytes} bytes");
+            return Err(wrong("size", message));
+        }
         for fault in faults {
             let message = match fault.kind {
                 FaultKind::Crash => {

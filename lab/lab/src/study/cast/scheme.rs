@@ -2,6 +2,7 @@
 
 use rackweave_core::{Bytes, HostId, Rate, Span};
 use rackweave_orca::baseline::unicast::MAX_DATAGRAM;
+use rackweave_orca::flow::FlowConfig;
 use rackweave_orca::host::Spread;
 use rackweave_orca::parity::MAX_CELLS;
 use rackweave_scenario::de::{self, DeError};
@@ -226,6 +227,13 @@ fn orca(
         fec_block: None,
     };
     keys.apply(&mut scheme);
+    let patience = scheme.patience.unwrap_or(FlowConfig::default().patience);
+    let longest = FlowConfig { patience, ..FlowConfig::default() }.longest_agent_timeout();
+    if scheme.controller.is_some() && scheme.timeout > longest {
+        let message =
+            format!("`timeout` is at most {longest}, a quarter of the patience {patience}");
+        return Err(chosen.bad("timeout", message));
+    }
     Ok(scheme)
 }
 

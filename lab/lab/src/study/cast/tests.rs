@@ -165,6 +165,60 @@ fn a_crash_of_the_active_agent_is_detected_and_repaired() {
     assert!((1_300.0..4_000.0).contains(&delay), "{delay}");
 }
 
+/// While an agent is replaced, its rack hears nothing: its receivers are not slow, however long that takes.
+#[test]
+fn receivers_whose_agent_is_replaced_stay_in_the_group() {
+    for (timeout, crash) in [(60, 30), (200, 21), (200, 74), (600, 43)] {
+        let results = orca(&[
+            "workload.cast.sender=1",
+            "workload.cast.receivers=[2, 3, 5, 6]",
+            "workload.cast.files=20 MB",
+            &format!("transport.timeout={timeout} ms"),
+            "transport.heartbeat=1 ms",
+            "fabric.host_link=1 Gbps",
+            "fabric.core_link=1 Gbps",
+            &format!("faults=[{{ kind = 'crash', place = 'host 4', from = '{crash} ms' }}]"),
+        ]);
+        let cast = cast(&results, 0);
+        assert_eq!((cast.missing_bytes, cast.wrong_bytes, cast.lost), (0, 0, 0));
+        assert!(cast.silent_agents >= 1 && cast.detached == 0, "{timeout}: {cast:?}");
+        assert!(cast.copies < 1.25, "{timeout}: {}", cast.copies);
+        let delay = cast.failover_us.unwrap() / (f64::from(timeout) * 1000.0);
+        assert!((0.8..1.2).contains(&delay), "{timeout}: {delay}");
+    }
+}
+
+/// A receiver whose host does little is slow, whatever may have happened to its rack's agent: alone in its rack, or next to one that
+/// keeps up.
+#[test]
+fn a_slow_receiver_does_not_hide_behind_its_agent() {
+    let pauses: Vec<String> = (0..8)
+        .map(|n| (25 + n * 385, 25 + n * 385 + 380))
+        .map(|(from, to)| {
+            format!("{{ kind = 'pause', place = 'host 5', from = '{from} ms', until = '{to} ms' }}")
+        })
+        .collect();
+    for receivers in ["[2, 3, 5]", "[2, 3, 5, 6]"] {
+        let results = orca(&[
+            "workload.cast.sender=1",
+            &format!("workload.cast.receivers={receivers}"),
+            "workload.cast.files=16 MB",
+            "transport.timeout=200 ms",
+            "transport.heartbeat=1 ms",
+            "fabric.host_link=1 Gbps",
+            "fabric.core_link=1 Gbps",
+            &format!("faults=[{}]", pauses.join(", ")),
+        ]);
+        let cast = cast(&results, 0);
+        assert_eq!((cast.missing_bytes, cast.wrong_bytes, cast.lost), (0, 0, 0));
+        assert!(cast.detached >= 1, "{receivers}: {cast:?}");
+        let others = cast.receivers.iter().filter(|receiver| receiver.host != 5);
+        let last = others.map(|receiver| receiver.completed_us).fold(0.0, f64::max);
+        let most = if receivers == "[2, 3, 5]" { 700_000.0 } else { 350_000.0 };
+        assert!(last < most, "{receivers}: {last}");
+    }
+}
+
 #[test]
 fn a_host_that_is_back_after_a_crash_has_lost_its_connections_and_bytes() {
     let schemes = "sweep.transport.name=['cast-tcp', 'cast-chain', 'cast-unicast', 'orca']";
@@ -282,6 +336,10 @@ fn errors_about_tables_name_the_mistake() {
         ("transport.chunk=1 MB", "`chunk` is not a key of cast-unicast, but of cast-chain"),
         ("transport.spraed=labels", "unknown key `spraed`"),
         ("transport.orca.heartbeat=fast", "fast"),
+        (
+            "transport={ name = 'orca', timeout = '1 s' }",
+            "at most 750 ms, a quarter of the patience 3 s",
+        ),
         ("measure.messages=5", "`messages` has no meaning with [workload.cast]"),
         ("background=[{ arrivals = 'permutation' }]", "this background stream has no `transport`"),
     ] {

@@ -18,17 +18,18 @@ use rackweave_aggregation::packet::Header;
 use rackweave_aggregation::source::{Order, Pairs};
 use rackweave_aggregation::worker;
 use rackweave_core::rng::mix;
+use rackweave_core::time::TICKS_PER_SECOND;
 use rackweave_core::{
     Event as Carried, HostId, Kind, MessageId, Mixed, Node, Packet, Rng, Schedule, Span, Submit,
     Time, Transport as _,
 };
-use rackweave_rackless::control::{Status, Transfer};
-use rackweave_rackless::demand::JobId;
-use rackweave_rackless::jobs::{self, Distribution};
+use rackweave_rackless::controller::{Declared, Distributed, Phase};
 use rackweave_sim::GroupNode;
 use rackweave_transport::{Machine, TransportConfig};
 use rackweave_wire::reduce::{Operator, PAIR_BYTES};
 use rackweave_workload::text::{TextModel, word};
+
+use super::control::Status;
 
 /// The header of a host's packets: those of the transport that carries the data, and those of the upload.
 pub type NodeHeader = Mixed<rackweave_wire::Header, Header>;
@@ -83,17 +84,10 @@ pub struct Job {
     pub bytes: u64,
 }
 
-/// Returns the number by which the control plane knows a job, which is never 0.
-#[must_use]
-pub const fn id(number: u16) -> JobId {
-    JobId(number + 1)
-}
-
 impl Job {
-    /// Returns the job as it registers with the control plane. The sizes of its pairs are the ones that the model of
-    /// the text expects.
+    /// Returns what the master declares of the job. The sizes of its pairs are the ones that the model of the text expects.
     #[must_use]
-    pub fn registered(&self, config: &Config) -> jobs::Job {
+    pub fn declared(&self, config: &Config) -> Declared {
         let workers = self.workers.len() as u64;
         let words = config.text.words(self.bytes);
         let own = words / workers;
@@ -102,21 +96,26 @@ impl Job {
         let [pairs, distinct] = [pairs, words].map(|pairs| (pairs * PAIR_BYTES as f64) as u64);
         let Costs { reduce_per_pair, reduce_per_word, task_start, .. } = config.costs;
         let of_word = reduce_per_pair.saturating_add(reduce_per_word);
-        jobs::Job {
+        let map = task_start.saturating_add(config.costs.map_of(self.bytes.div_ceil(workers)));
+        let reduce = task_start.saturating_add(of_word.saturating_mul(words as u64));
+        let ms = |span: Span| Some(span.as_ns() / 1_000_000);
+        Declared {
+            name: "words".to_owned(),
             master: self.master.0,
             workers: self.workers.iter().map(|worker| worker.0).collect(),
-            input: self.bytes,
-            distribution: match config.map {
-                Map::Scatter | Map::Local => Distribution::Scatter,
-                Map::Broadcast => Distribution::Unicast,
-            },
-            map: task_start.saturating_add(config.costs.map_of(self.bytes.div_ceil(workers))),
-            shuffle: Vec::new(),
-            combine: Span::ZERO,
-            upload: vec![pairs; self.workers.len()],
+            input: (config.map != Map::Local).then_some(self.bytes),
+            distribution: Some(match config.map {
+                Map::Scatter | Map::Local => Distributed::Scatter,
+                Map::Broadcast => Distributed::Unicast,
+            }),
+            map_ms: ms(map),
+            upload: Some(vec![pairs; self.workers.len()]),
             // Without a combiner a worker has more than is distinct, which the planner does not know of.
             distinct: Some(distinct.clamp(pairs, pairs * workers)),
-            reduce: task_start.saturating_add(of_word.saturating_mul(words as u64)),
+            reduce_ms: ms(reduce),
+            reduce_bps: (PAIR_BYTES as u64 * 8 * TICKS_PER_SECOND)
+                .checked_div(reduce_per_pair.ticks()),
+            ..Declared::default()
         }
     }
 }
@@ -144,6 +143,14 @@ pub struct Config {
     pub aggregation: Option<Aggregation>,
     /// The seed of the texts and of the random numbers of jobs.
     pub seed: u64,
+}
+
+impl Config {
+    /// Returns what an upload begins with that has been granted so many slots.
+    #[must_use]
+    pub fn aggregation_of(&self, slots: u32) -> Option<Aggregation> {
+        self.aggregation.filter(|_| slots > 0).map(|all| Aggregation { slots, ..all })
+    }
 }
 
 /// How far a job has come.
@@ -180,17 +187,19 @@ pub struct Record {
 }
 
 impl Record {
-    /// Returns how far the job has come, for the control plane.
+    /// Returns how far the job of this number has come, for the control plane; `None` before its start.
     #[must_use]
-    pub fn status(&self, job: &Job) -> Status {
-        let transfer = match self {
-            Self { uploaded: Some(_), .. } | Self { failed: Some(_), .. } => None,
-            Self { granted: Some(_), .. } => Some(Transfer::Upload),
-            Self { distributed: None, started: Some(_), .. } => Some(Transfer::Input),
-            _ => None,
-        };
-        let has_ended = self.uploaded.is_some() || self.failed.is_some();
-        Status { job: id(job.number), transfer, has_ended }
+    pub fn status(&self, job: u16) -> Option<Status> {
+        let reached = [
+            (self.uploaded.is_some(), Phase::Reduce),
+            (self.granted.is_some(), Phase::Upload),
+            (self.ready.is_some(), Phase::Ready),
+            (self.distributed.is_some(), Phase::Shuffle),
+            (self.started.is_some(), Phase::Map),
+        ];
+        let phase = reached.into_iter().find(|(is_reached, _)| *is_reached)?.1;
+        let is_over = self.finished.is_some() || self.failed.is_some();
+        Some(Status { job, phase, is_over })
     }
 }
 
@@ -276,8 +285,6 @@ pub struct JobNode {
     lives: u32,
     carrier: TransportConfig,
     submitted: u64,
-    /// Numbers of jobs that wait for a grant, in the order in which they became ready.
-    ready: VecDeque<u16>,
     unfinished: usize,
     /// Whether results are compared with the text by [`JobNode::compare`] only.
     defers_comparison: bool,
@@ -319,7 +326,6 @@ impl JobNode {
             lives: 1,
             carrier: carrier.clone(),
             submitted: 0,
-            ready: VecDeque::new(),
             unfinished: 0,
             defers_comparison: false,
             uncompared: Vec::new(),
@@ -368,11 +374,6 @@ impl JobNode {
     /// Returns the jobs whose master is here, and how far they have come.
     pub fn records(&self) -> impl Iterator<Item = (&Job, &Record)> {
         self.mastered.iter().map(|mastered| (&mastered.job, &mastered.record))
-    }
-
-    /// Returns the number of the next job that waits for a grant.
-    pub fn poll_ready(&mut self) -> Option<u16> {
-        self.ready.pop_front()
     }
 
     /// Lets a job's upload begin with these slots, or without a switch.
@@ -592,10 +593,7 @@ impl JobNode {
         while let Some(event) = self.reduce.masters_mut()[side].poll_event() {
             let record = &mut self.mastered[index].record;
             match event {
-                master::Event::Ready => {
-                    record.ready = Some(now);
-                    self.ready.push_back(self.mastered[index].job.number);
-                }
+                master::Event::Ready => record.ready = Some(now),
                 master::Event::Started { slots, epochs, .. } => {
                     (record.slots, record.epochs) = (slots, epochs);
                     record.ready.get_or_insert(now);

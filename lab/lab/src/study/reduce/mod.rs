@@ -2,6 +2,7 @@
 //!
 //! - [`ReduceConfig`]: the parameters of a run, resolved from a scenario's `[workload.reduce]`.
 //! - [`job`]: jobs at the hosts of a run, of the simulator or of the testbed.
+//! - [`ControlPlane`]: the controller that grants their uploads and moves circuits.
 //! - [`ReduceSummary`]: the results that only such jobs have.
 
 mod control;
@@ -17,14 +18,12 @@ mod tests;
 mod turns;
 
 use rackweave_core::{HostId, Span};
-use rackweave_rackless::control::Occasion;
-use rackweave_rackless::demand::JobId;
 use rackweave_scenario::keys::Chosen;
 use rackweave_scenario::problem::Problem;
 use rackweave_transport::TransportConfig;
 
 pub(crate) use self::control::planned_fabric;
-pub use self::control::{circuits, controller};
+pub use self::control::{By, Control, ControlPlane, Controlled, Status};
 use self::job::Job;
 pub use self::summary::{JobSummary, ReduceResult, ReduceSummary};
 use super::{Configured, Done, Ground, Kind, Setting, StudyError, TerminalTable};
@@ -44,10 +43,8 @@ pub struct ReduceConfig {
     pub carrier: TransportConfig,
     /// The switches that add up; `None` if masters do.
     pub switches: Option<Switches>,
-    /// How often the control plane looks at the jobs, if it schedules their uploads and moves circuits for them.
-    pub control: Option<Span>,
-    /// When circuits are planned.
-    pub occasion: Occasion,
+    /// The control plane, if one schedules uploads and moves circuits for them.
+    pub control: Option<Control>,
     /// Times at which completed jobs are counted.
     pub marks: Vec<Span>,
     /// The groups of hosts that jobs run on by turns; empty if there are none.
@@ -72,10 +69,16 @@ impl ReduceConfig {
         self.jobs.iter().map(|job| job.bytes).sum()
     }
 
-    /// Returns the job that the control plane knows by this number.
+    /// Returns the job of this number.
     #[must_use]
-    pub fn job_of(&self, id: JobId) -> Option<&Job> {
-        self.jobs.iter().find(|job| job::id(job.number) == id)
+    pub fn job_of(&self, number: u16) -> Option<&Job> {
+        self.jobs.iter().find(|job| job.number == number)
+    }
+
+    /// Returns the slots of a switch; 0 if it does not add up.
+    fn slots_at(&self, number: u32) -> u64 {
+        let switch = self.switches.as_ref().filter(|switch| switch.number == number);
+        switch.map_or(0, |switch| u64::from(switch.slots))
     }
 
     /// Returns the hosts that are a master or a worker of a job, in their order.

@@ -5,14 +5,14 @@ use std::sync::atomic::Ordering;
 use rackweave_aggregation::switch::{self, Program};
 use rackweave_aggregation::system::NoSwitch;
 use rackweave_core::rng::mix;
-use rackweave_core::{DropReason, Mixed};
+use rackweave_core::{DropReason, Mixed, Time};
 use rackweave_sim::{Attached, GroupModel, World};
 use rackweave_switch::net::Slab;
-use rackweave_switch::system::Simulated;
+use rackweave_switch::system;
 use rackweave_wire::Header as WireHeader;
 
 use super::ReduceConfig;
-use super::control::{self, Simulated as Controlled};
+use super::control::{ControlPlane, Simulated};
 use super::job::{JobNode, NodeHeader};
 use super::summary::{ReduceResult, ReduceSummary};
 use crate::results::trunk_bytes;
@@ -21,7 +21,7 @@ use crate::study::{Done, Setting, StudyError, StudySummary};
 /// The packets of a run.
 type RunHeader = Mixed<WireHeader, NodeHeader>;
 /// The programs of the switches.
-pub(super) type Programs = Simulated<Option<Program>, RunHeader>;
+pub(super) type Programs = system::Simulated<Option<Program>, RunHeader>;
 
 /// Runs jobs to their end, and in parallel the streams of the configuration.
 pub(super) fn run(reduce: &ReduceConfig, setting: &Setting<'_>) -> Result<Done, StudyError> {
@@ -34,37 +34,31 @@ pub(super) fn run(reduce: &ReduceConfig, setting: &Setting<'_>) -> Result<Done, 
         let node = JobNode::new(host, reduce.job.clone(), &reduce.carrier, &reduce.jobs);
         Attached::at(host, node)
     };
-    let nodes = reduce.hosts().into_iter().map(node).collect();
+    let hosts = reduce.hosts();
+    let nodes = hosts.iter().copied().map(node).collect();
     let program = |number: u32| {
         let chosen = reduce.switches.as_ref().filter(|chosen| chosen.number == number)?;
         let secret = mix(config.seed ^ u64::from(number));
         let limits = switch::Config::new(chosen.slots, secret);
         Some(Program::new(number, switch::Config { ways: chosen.ways, ..limits }))
     };
-    let program = |number| -> Programs { Simulated::new(program(number)) };
+    let program = |number| -> Programs { system::Simulated::new(program(number)) };
     let mut world: World<'_, GroupModel<JobNode, Programs, Slab>> =
         setting.world(nodes, program)?;
     let mut reconfigurations = 0;
-    let end = match reduce.control {
-        None => world.run_to_end(control),
-        Some(interval) => {
-            let mut controller = control::controller(reduce, config);
-            let limit = rackweave_core::Time::ZERO + config.measure.time_limit;
-            let mut at = rackweave_core::Time::ZERO;
-            loop {
-                let is_over = world.run_until(at) || at >= limit;
-                if is_over || control.cancel.load(Ordering::Relaxed) {
-                    break;
-                }
-                controller.act(&mut Controlled { reduce, world: &mut world }, at);
-                control.sim_time_ticks.store(at.ticks(), Ordering::Relaxed);
-                at = at.saturating_add(interval).min(limit);
-            }
-            reconfigurations = controller.reconfigurations();
-            // What is left is the end itself: nothing remains to be decided.
-            world.run_to_end(control)
+    if let Some(how) = &reduce.control {
+        let mut plane = ControlPlane::new(reduce, how.clone(), config);
+        let limit = Time::ZERO + config.measure.time_limit;
+        let mut at = Time::ZERO;
+        while !world.run_until(at) && at < limit && !control.cancel.load(Ordering::Relaxed) {
+            plane.act(&mut Simulated { reduce, world: &mut world, hosts: &hosts }, at);
+            control.sim_time_ticks.store(at.ticks(), Ordering::Relaxed);
+            at = plane.next_time(at).min(limit);
         }
-    };
+        reconfigurations = plane.reconfigurations();
+    }
+    // With a control plane what is left is the end itself: nothing remains to be decided.
+    let end = world.run_to_end(control);
     let report = world.report(end);
     let mut results = ReduceResult {
         jobs: Vec::with_capacity(reduce.jobs.len()),

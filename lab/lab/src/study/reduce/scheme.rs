@@ -3,32 +3,33 @@
 use rackweave_aggregation::master::{Aggregation, Epochs};
 use rackweave_aggregation::source::Order;
 use rackweave_core::{Destination, Span};
-use rackweave_rackless::control::Occasion;
+use rackweave_rackless::inc;
+use rackweave_rackless::pod::MAX_SERVERS;
 use rackweave_scenario::de::{self, DeError};
 use rackweave_scenario::item::About;
 use rackweave_scenario::keys::{Chosen, divide, keys, schemes};
 use rackweave_scenario::problem::Problem;
 use rackweave_scenario::transport::{self, TcpKeys};
 use rackweave_scenario::tree::{Origin, Table};
-use rackweave_scenario::values::{AboveZero, Whole};
+use rackweave_scenario::values::{AboveZero, Share, Unit, Whole};
 use rackweave_sim::Fabric;
 use rackweave_wire::reduce::Rule;
 use serde::Deserialize;
 
 use super::job::{self, Job};
-use super::{ReduceConfig, Switches};
+use super::{By, Control, ReduceConfig, Switches};
 use crate::study::unknown_scheme;
 
 schemes! {
     /// The names of the schemes.
     enum Name {
-        Switch: [SwitchKeys, UploadKeys, TcpKeys] = About {
+        Switch: [SwitchKeys, UploadKeys, ControlKeys, TcpKeys] = About {
             name: "reduce-switch",
             description: "pairs of many workers to a master: a switch adds them up on the way",
             profiles: &[],
             sources: &["OFC 2024", "ASPLOS 2023"],
         };
-        Master: [UploadKeys, TcpKeys] = About {
+        Master: [UploadKeys, ControlKeys, TcpKeys] = About {
             name: "reduce-master",
             description: "pairs of many workers to a master, which adds them up itself",
             profiles: &[],
@@ -62,14 +63,17 @@ enum ScheduleName {
     None,
     /// The control plane of P4-ORDC.
     Plan,
+    /// That of RDC: circuits follow the measured traffic, and uploads begin when workers are ready.
+    Traffic,
 }
 
-/// When circuits are planned.
+/// Which of the waiting uploads has the switch next.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-enum OccasionName {
-    Phases,
-    Uploads,
+enum GrantOrderName {
+    FirstCome,
+    Shortest,
+    Alternating,
 }
 
 keys! {
@@ -103,31 +107,85 @@ keys! {
         order: OrderName,
         /// Most unacknowledged packets of a worker. Default: 256.
         packets: Whole<1, 1_024, u16>,
-        /// `"none"`. `"plan"`: the control plane gives the switch to one upload at a time. It moves
-        /// an OCS's circuits, unless that takes longer than it saves, before uploads begin.
+        /// `"none"`. `"plan"`: the [controller](../ops/pod.md) gives the switch to one upload at a
+        /// time. It moves an OCS's circuits, unless that takes longer than it saves. `"traffic"`: as
+        /// in RDC, circuits follow the servers' traffic, and nothing is declared or granted.
         /// Default: `"none"`.
         schedule: ScheduleName,
-        /// Interval at which the control plane acts. Default: `"1 ms"`.
+    }
+}
+
+keys! {
+    /// The keys of the control plane, with `schedule = "plan"` or `"traffic"`.
+    struct ControlKeys {
+        /// Interval at which masters look how far their jobs have come. Default: `"1 ms"`.
         control_interval: AboveZero<Span>,
-        /// With `"plan"`: when a job begins or ends to transfer or upload (`"phases"`), or when
-        /// uploads begin (`"uploads"`). Default: `"phases"`.
-        plan_at: OccasionName,
+        /// Time that a message between controller, masters and switches takes. Default: `"200 us"`.
+        control_latency: Unit<Span>,
+        /// Share of these messages that are lost, and repeated after 100 ms. Default: 0.
+        control_loss: Share,
+        /// Waiting upload that is next: `"first-come"`, `"shortest"` or `"alternating"` (groups of
+        /// servers by turns). Default: `"first-come"`.
+        grant_order: GrantOrderName,
+        /// Uploads can pass the switch that adds up by a detour over uplinks. If not, it adds up those
+        /// whose master and workers are all below it. Default: true.
+        detour: bool,
+        /// Length of a period of the forecast. Default: `"200 ms"`.
+        plan_period: AboveZero<Span>,
+        /// Periods that are planned at a time. Default: 16.
+        plan_horizon: Whole<1, 256, u16>,
+    }
+}
+
+impl ControlKeys {
+    fn resolve(&self, by: By) -> Control {
+        Control {
+            by,
+            detour: self.detour.unwrap_or(true),
+            interval: self.control_interval.map_or(Span::from_ms(1), |it| it.0),
+            latency: self.control_latency.map_or(Span::from_us(200), |it| it.0),
+            loss: self.control_loss.map_or(0.0, |it| it.0),
+            order: match self.grant_order {
+                None | Some(GrantOrderName::FirstCome) => inc::Order::FirstCome,
+                Some(GrantOrderName::Shortest) => inc::Order::Shortest,
+                Some(GrantOrderName::Alternating) => inc::Order::Alternating,
+            },
+            period: self.plan_period.map_or(Span::from_ms(200), |it| it.0),
+            horizon: self.plan_horizon.map_or(16, |it| usize::from(it.0)),
+        }
+    }
+
+    /// The first of its keys that a scenario has.
+    fn given(&self) -> Option<&'static str> {
+        let given = [
+            self.control_interval.is_some(),
+            self.control_latency.is_some(),
+            self.control_loss.is_some(),
+            self.grant_order.is_some(),
+            self.detour.is_some(),
+            self.plan_period.is_some(),
+            self.plan_horizon.is_some(),
+        ];
+        given.into_iter().zip(Self::NAMES).find(|(is_given, _)| *is_given).map(|(_, name)| *name)
     }
 }
 
 pub(crate) struct Keys {
     switch: SwitchKeys,
     upload: UploadKeys,
+    control: ControlKeys,
     tcp: transport::Chosen,
 }
 
 impl Keys {
     fn read(name: Name, table: &Table, origin: Origin) -> Result<Self, DeError> {
         let switch = if name == Name::Switch { SwitchKeys::NAMES } else { &[] };
-        let [switch, upload, tcp] = divide(table, [switch, UploadKeys::NAMES, TcpKeys::NAMES])?;
+        let names = [switch, UploadKeys::NAMES, ControlKeys::NAMES, TcpKeys::NAMES];
+        let [switch, upload, control, tcp] = divide(table, names)?;
         Ok(Self {
             switch: de::from_table(&switch, origin)?,
             upload: de::from_table(&upload, origin)?,
+            control: de::from_table(&control, origin)?,
             tcp: transport::read_tcp(tcp, origin)?,
         })
     }
@@ -143,7 +201,7 @@ pub(super) fn resolve(
     jobs: Vec<Job>,
     fabric: &Fabric,
 ) -> Result<ReduceConfig, Problem> {
-    let Keys { switch: keys, upload, tcp } = &chosen.keys;
+    let Keys { switch: keys, upload, control, tcp } = &chosen.keys;
     job.order = match upload.order {
         None | Some(OrderName::Hash) => Order::Hash,
         Some(OrderName::FirstSeen) => Order::FirstSeen,
@@ -153,26 +211,26 @@ pub(super) fn resolve(
         job.window = packets.0;
     }
     let carrier = tcp.tcp()?;
-    let is_planned = upload.schedule == Some(ScheduleName::Plan);
-    if !is_planned && upload.control_interval.is_some() {
-        let message = "without schedule = \"plan\" there is no control plane";
-        return Err(chosen.bad("control_interval", message));
-    }
-    if !is_planned && upload.plan_at.is_some() {
-        let message = "without schedule = \"plan\" there is no control plane";
-        return Err(chosen.bad("plan_at", message));
-    }
-    let occasion = match upload.plan_at {
-        None | Some(OccasionName::Phases) => Occasion::Phases,
-        Some(OccasionName::Uploads) => Occasion::Uploads,
+    let by = match upload.schedule {
+        None | Some(ScheduleName::None) => None,
+        Some(ScheduleName::Plan) => Some(By::Jobs),
+        Some(ScheduleName::Traffic) => Some(By::Traffic),
     };
-    let interval = upload.control_interval.map_or(Span::from_ms(1), |interval| interval.0);
-    let control = is_planned.then_some(interval);
-    job.hold = is_planned;
+    let is_planned = by.is_some();
+    if let Some(key) = control.given().filter(|_| !is_planned) {
+        let message = "without schedule = \"plan\" or \"traffic\" there is no control plane";
+        return Err(chosen.bad(key, message));
+    }
+    if is_planned && fabric.hosts() > MAX_SERVERS {
+        let message = format!("a control plane has at most {MAX_SERVERS} servers");
+        return Err(chosen.bad("schedule", message));
+    }
+    let control = by.map(|by| control.resolve(by));
+    job.hold = by == Some(By::Jobs);
     if chosen.name == Name::Master {
         let (marks, groups) = (Vec::new(), Vec::new());
         let switches = None;
-        return Ok(ReduceConfig { jobs, job, carrier, switches, control, occasion, marks, groups });
+        return Ok(ReduceConfig { jobs, job, carrier, switches, control, marks, groups });
     }
     let number = keys.at.map_or(0, |at| at.0);
     let switches = fabric.switches();
@@ -208,5 +266,5 @@ pub(super) fn resolve(
     job.aggregation = Some(wanted);
     let switches = Some(Switches { number, slots, ways });
     let (marks, groups) = (Vec::new(), Vec::new());
-    Ok(ReduceConfig { jobs, job, carrier, switches, control, occasion, marks, groups })
+    Ok(ReduceConfig { jobs, job, carrier, switches, control, marks, groups })
 }

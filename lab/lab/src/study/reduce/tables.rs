@@ -25,6 +25,9 @@ pub(super) const REDUCE: &[Column<ReduceSummary>] = &[
     reported(Shown { name: "trunks", unit: Unit::Bytes, rank: 1, ..PLAIN }, |r| {
         r.trunk_bytes.into()
     }),
+    reported(Shown { name: "moves", unit: Unit::Count, rank: 1, ..PLAIN }, |r| {
+        r.reconfigurations.into()
+    }),
     reported(Shown { name: "exact", unit: Unit::Count, rank: 1, ..PLAIN }, |r| r.exact.into()),
     reported(Shown { name: "finished", unit: Unit::Count, rank: 2, ..PLAIN }, |r| {
         r.finished.into()

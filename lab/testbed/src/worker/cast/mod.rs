@@ -109,7 +109,7 @@ fn serve(
         match next_command(commands) {
             Some(Command::Stop) => stop_at = Some(line.clock.now() + LAST_BYTES),
             Some(Command::Greet) => member.greet()?,
-            Some(Command::Bind(_) | Command::Grant(_) | Command::Move(_)) | None => {}
+            Some(Command::Bind(_) | Command::Grant { .. } | Command::Move(_)) | None => {}
         }
         let now = line.now();
         member.turn(now)?;

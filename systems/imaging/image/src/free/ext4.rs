@@ -6,7 +6,7 @@
 
 use std::ops::Range;
 
-use super::Disk;
+use super::{Disk, u16_at, u32_at};
 
 const SUPERBLOCK_AT: u64 = 1024;
 const MAGIC: u16 = 0xef53;
@@ -34,14 +34,6 @@ const DESCRIPTOR_SUM_AT: usize = 30;
 /// The flag of a group whose bitmap was never written.
 const BLOCK_UNINIT: u16 = 0x2;
 
-fn u16_at(bytes: &[u8], at: usize) -> u16 {
-    bytes.get(at..).and_then(<[u8]>::first_chunk).map_or(0, |it| u16::from_le_bytes(*it))
-}
-
-fn u32_at(bytes: &[u8], at: usize) -> u32 {
-    bytes.get(at..).and_then(<[u8]>::first_chunk).map_or(0, |it| u32::from_le_bytes(*it))
-}
-
 fn wide(bytes: &[u8], low: usize, high: Option<usize>) -> u64 {
     let high = high.map_or(0, |at| u64::from(u32_at(bytes, at)));
     u64::from(u32_at(bytes, low)) | high << 32
@@ -66,33 +58,6 @@ fn crc32c(seed: u32, bytes: &[u8]) -> u32 {
     };
     let step = |crc: u32, byte: &u8| crc >> 8 ^ TABLE[usize::from(crc as u8 ^ byte)];
     bytes.iter().fold(seed, step)
-}
-
-/// Marks of what may have replaced a file system without overwriting its superblock: FAT has a sector at the beginning and then
-/// reserved ones, LVM and RAID (1.2) have their own beyond 512 and 4096, and so on.
-const OTHERS: [(&str, usize, &[u8]); 9] = [
-    ("FAT", 54, b"FAT1"),
-    ("FAT", 82, b"FAT32   "),
-    ("exFAT", 3, b"EXFAT   "),
-    ("NTFS", 3, b"NTFS    "),
-    ("XFS", 0, b"XFSB"),
-    ("LUKS", 0, b"LUKS\xba\xbe"),
-    ("LVM", 512, b"LABELONE"),
-    ("RAID", 4096, &[0xfc, 0x4e, 0x2b, 0xa9]),
-    ("swap", 4086, b"SWAPSPACE2"),
-];
-
-/// Refuses a superblock that something else has left.
-fn check_alone(disk: &dyn Disk, start: u64) -> Result<(), String> {
-    let mut first = vec![0; 4100];
-    disk.read(&mut first, start).map_err(|error| format!("it cannot be read: {error}"))?;
-    let other = OTHERS.iter().find(|(_, at, mark)| first[*at..].starts_with(mark));
-    match other {
-        None => Ok(()),
-        Some((name, ..)) => Err(format!(
-            "there are also marks of {name}, so that its superblock may be an old one: wipefs shows all"
-        )),
-    }
 }
 
 /// What the superblock says about the layout.
@@ -344,7 +309,6 @@ pub(super) fn unused(
 
 fn find(disk: &dyn Disk, superblock: &[u8], range: &Range<u64>) -> Result<Vec<Range<u64>>, String> {
     let layout = Layout::new(superblock, range)?;
-    check_alone(disk, range.start)?;
     let groups = layout.groups(disk)?;
     let metadata = layout.metadata(&groups);
     let mut unused: Vec<Range<u64>> = Vec::new();

@@ -1,122 +1,178 @@
-//! Where the partitions of a disk are, from its GUID partition table (UEFI specification 2.10, section 5.3) or its MBR
+//! Where the partitions of a disk are, from its GUID partition table or its MBR
 //! with logical partitions.
+//!
+//! A table that is not understood in full is an error: what it does not describe may be somebody's.
 
 use std::ops::Range;
 
-use super::Disk;
-
-/// The largest number of partitions. Rackweave's choice: Linux has at most 256 for a disk.
-const MAX: usize = 256;
+use super::guid::{DAMAGED, GuidEntry, GuidHeader, MAX, NOT_UNDERSTOOD};
+use super::{Disk, u32_at};
 
 const EXTENDED: [u8; 3] = [0x05, 0x0f, 0x85];
 const PROTECTIVE: u8 = 0xee;
 
-fn u32_at(bytes: &[u8], at: usize) -> u32 {
-    bytes.get(at..).and_then(<[u8]>::first_chunk).map_or(0, |it| u32::from_le_bytes(*it))
+/// The kinds of MBR partitions that ext4 is looked for in: Linux, and Linux hidden.
+const LINUX: [u8; 2] = [0x83, 0x93];
+
+/// A partition of a disk.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Partition {
+    /// Its bytes.
+    pub(super) range: Range<u64>,
+    /// Whether its type permits ext4.
+    pub(super) is_linux: bool,
 }
 
-fn u64_at(bytes: &[u8], at: usize) -> u64 {
-    bytes.get(at..).and_then(<[u8]>::first_chunk).map_or(0, |it| u64::from_le_bytes(*it))
-}
-
-/// Returns the partitions in ascending order; none if the disk has no table.
-pub(super) fn partitions(disk: &dyn Disk) -> Result<Vec<Range<u64>>, String> {
+/// Returns the partitions in ascending order; `None` if the disk has no table.
+pub(super) fn partitions(disk: &dyn Disk) -> Result<Option<Vec<Partition>>, String> {
     let mut boot = [0; 512];
-    if disk.read(&mut boot, 0).is_err() || boot[510..] != [0x55, 0xaa] {
-        return Ok(Vec::new());
+    if disk.size() < 512 {
+        return Ok(None);
     }
-    let entries = entries(&boot);
-    let mut found = match entries.iter().any(|entry| entry.kind == PROTECTIVE) {
-        true => guid_table(disk)?,
-        false => master_record(disk, &entries),
+    disk.read(&mut boot, 0).map_err(|error| format!("its first sector cannot be read: {error}"))?;
+    if boot[510..] != [0x55, 0xaa] {
+        // A GUID table without the MBR that protects it, or what is left of one.
+        let has_guid = [512, 4096].into_iter().any(|sector| {
+            let last = disk.size() / sector * sector;
+            GuidHeader::is_at(disk, sector) || GuidHeader::is_at(disk, last.saturating_sub(sector))
+        });
+        return match has_guid {
+            true => Err("it has a GUID partition table without an MBR".to_owned()),
+            false => Ok(None),
+        };
+    }
+    let entries = entries(&boot)?;
+    let mut found = match entries.iter().find(|entry| entry.kind == PROTECTIVE) {
+        Some(_) if entries.iter().filter(|entry| entry.kind != 0).count() > 1 => {
+            return Err("its MBR has other partitions next to its GUID partition table".to_owned());
+        }
+        Some(_) => guid_table(disk)?,
+        None => master_record(disk, &entries)?,
     };
-    // The first sector of a file system looks like a table with nonsense in it.
-    found.retain(|range| range.start < range.end && range.end <= disk.size());
-    found.sort_unstable_by_key(|range| range.start);
-    if found.windows(2).any(|pair| pair[0].end > pair[1].start) {
+    if found.iter().any(|it| it.range.is_empty()) {
+        return Err(NOT_UNDERSTOOD.to_owned());
+    }
+    if found.iter().any(|it| it.range.end > disk.size()) {
+        return Err("it has a partition that ends beyond the end of the disk".to_owned());
+    }
+    found.sort_unstable_by_key(|it| it.range.start);
+    if found.windows(2).any(|pair| pair[0].range.end > pair[1].range.start) {
         return Err("its partitions overlap".to_owned());
     }
-    Ok(found)
+    Ok(Some(found))
 }
 
-fn guid_table(disk: &dyn Disk) -> Result<Vec<Range<u64>>, String> {
-    let damaged = || "its GUID partition table is damaged".to_owned();
-    for sector in [512, 4096] {
-        let mut header = [0; 92];
-        if disk.read(&mut header, sector).is_err() || header[..8] != *b"EFI PART" {
-            continue;
-        }
-        let expected = u32_at(&header, 16);
-        header[16..20].fill(0);
-        let (count, size) = (u32_at(&header, 80) as usize, u32_at(&header, 84) as usize);
-        let valid = u32_at(&header, 12) == 92
-            && crc32(&header) == expected
-            && count <= MAX
-            && (128..=4096).contains(&size);
-        let at = u64_at(&header, 72).checked_mul(sector).filter(|_| valid).ok_or_else(damaged)?;
-        let mut table = vec![0; count * size];
-        disk.read(&mut table, at).map_err(|_| damaged())?;
-        if crc32(&table) != u32_at(&header, 88) {
-            return Err(damaged());
-        }
-        let used = table.chunks_exact(size).filter(|entry| entry[..16] != [0; 16]);
-        let range = |entry: &[u8]| {
-            let [first, last] = [32, 40].map(|at| u64_at(entry, at));
-            Some(first.checked_mul(sector)?..last.checked_add(1)?.checked_mul(sector)?)
-        };
-        return Ok(used.filter_map(range).collect());
+fn guid_table(disk: &dyn Disk) -> Result<Vec<Partition>, String> {
+    let header = GuidHeader::primary(disk).ok_or(DAMAGED)?;
+    let sector = header.sector;
+    if disk.sector_size().is_some_and(|own| u64::from(own) != sector) {
+        return Err(format!("its GUID partition table is for sectors of {sector} bytes"));
     }
-    Err(damaged())
+    let table = header.table(disk)?;
+    // Whoever repairs a disk may take the copy. One that is damaged or overwritten decides nothing.
+    let end = header.copy.checked_add(1).and_then(|end| end.checked_mul(sector));
+    if end.is_none_or(|end| end > disk.size()) {
+        return Err("its GUID partition table is for a larger disk".to_owned());
+    }
+    let copy = GuidHeader::read(disk, sector, header.copy);
+    if copy.is_some_and(|copy| !copy.is_copy_of(&header)) {
+        return Err("the two copies of its GUID partition table differ".to_owned());
+    }
+    let partition = |entry: &GuidEntry| {
+        let Range { start, end } = entry.sectors;
+        let range = start.checked_mul(sector)?..end.checked_mul(sector)?;
+        Some(Partition { range, is_linux: entry.is_linux() })
+    };
+    let found: Option<Vec<Partition>> = table.used.iter().map(partition).collect();
+    found.ok_or_else(|| NOT_UNDERSTOOD.to_owned())
 }
 
-fn crc32(bytes: &[u8]) -> u32 {
-    let mut crc = flate2::Crc::new();
-    crc.update(bytes);
-    crc.sum()
-}
-
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, Debug)]
 struct Entry {
     kind: u8,
     start: u64,
     sectors: u64,
 }
 
-fn entries(sector: &[u8; 512]) -> [Entry; 4] {
-    [446, 462, 478, 494].map(|at| Entry {
+impl Entry {
+    const fn is_used(&self) -> bool {
+        self.kind != 0
+    }
+
+    fn is_extended(&self) -> bool {
+        EXTENDED.contains(&self.kind)
+    }
+}
+
+/// Returns the entries of a sector with a table. Boot code that looks like entries is not understood.
+fn entries(sector: &[u8; 512]) -> Result<[Entry; 4], String> {
+    let places = [446, 462, 478, 494];
+    let entries = places.map(|at| Entry {
         kind: sector[at + 4],
         start: u64::from(u32_at(sector, at + 8)),
         sectors: u64::from(u32_at(sector, at + 12)),
-    })
+    });
+    let understood = |(at, entry): (&usize, &Entry)| match entry.is_used() {
+        true => [0, 0x80].contains(&sector[*at]) && entry.sectors > 0 && entry.start > 0,
+        false => sector[*at..*at + 16].iter().all(|byte| *byte == 0),
+    };
+    match places.iter().zip(&entries).all(understood) {
+        true => Ok(entries),
+        false => Err(NOT_UNDERSTOOD.to_owned()),
+    }
 }
 
-/// Returns the primary and logical partitions, which are counted in sectors of 512 bytes.
-fn master_record(disk: &dyn Disk, primary: &[Entry; 4]) -> Vec<Range<u64>> {
-    let mut found = Vec::new();
-    let mut push = |base: u64, entry: &Entry| {
-        let start = (base + entry.start) * 512;
-        found.push(start..start + entry.sectors * 512);
+/// Returns the primary and logical partitions, which are counted in sectors of the disk, or of 512 bytes.
+fn master_record(disk: &dyn Disk, primary: &[Entry; 4]) -> Result<Vec<Partition>, String> {
+    let unit = u64::from(disk.sector_size().unwrap_or(512));
+    let partition = |base: u64, entry: &Entry| {
+        let start = (base + entry.start) * unit;
+        let range = start..start + entry.sectors * unit;
+        Partition { range, is_linux: LINUX.contains(&entry.kind) }
     };
-    let of_kind = |entry: &&Entry, extended| {
-        entry.sectors > 0 && entry.kind != 0 && EXTENDED.contains(&entry.kind) == extended
-    };
-    primary.iter().filter(|it| of_kind(it, false)).for_each(|entry| push(0, entry));
-    let Some(extended) = primary.iter().find(|it| of_kind(it, true)) else { return found };
+    let used = || primary.iter().filter(|it| it.is_used());
+    let mut found: Vec<_> =
+        used().filter(|it| !it.is_extended()).map(|entry| partition(0, entry)).collect();
+    let mut extended = used().filter(|it| it.is_extended());
+    let Some(outer) = extended.next() else { return Ok(found) };
+    let not_understood = |what: &str| format!("its extended partition {what}");
+    if extended.next().is_some() {
+        return Err("it has several extended partitions".to_owned());
+    }
+    let whole = partition(0, outer).range;
+    if found.iter().any(|it| it.range.start < whole.end && whole.start < it.range.end) {
+        return Err("its partitions overlap".to_owned());
+    }
+    if whole.end > disk.size() {
+        return Err("it has a partition that ends beyond the end of the disk".to_owned());
+    }
     // A chain of tables, each with a logical partition and the place of the next table.
-    let mut at = extended.start;
+    let mut at = outer.start;
     for _ in 0..MAX {
         let mut sector = [0; 512];
-        if disk.read(&mut sector, at * 512).is_err() || sector[510..] != [0x55, 0xaa] {
-            break;
+        if disk.read(&mut sector, at * unit).is_err() || sector[510..] != [0x55, 0xaa] {
+            return Err(not_understood("has no table"));
         }
-        let [partition, next, ..] = entries(&sector);
-        if of_kind(&&partition, false) {
-            push(at, &partition);
+        // Linux reads the last two entries too, and nobody writes them.
+        let [logical, next, rest @ ..] = entries(&sector)?;
+        let odd = rest.iter().any(Entry::is_used)
+            || logical.is_extended()
+            || next.is_used() && !next.is_extended();
+        if odd {
+            return Err(not_understood("has a table that is not understood"));
         }
-        if !of_kind(&&next, true) {
-            break;
+        let table = Partition { range: at * unit..(at + 1) * unit, is_linux: false };
+        let links = [Some(table), logical.is_used().then(|| partition(at, &logical))];
+        for link in links.into_iter().flatten() {
+            if link.range.start < whole.start || link.range.end > whole.end {
+                return Err(not_understood("does not hold its logical partitions"));
+            }
+            found.push(link);
         }
-        at = extended.start + next.start;
+        if !next.is_used() {
+            return Ok(found);
+        }
+        at = outer.start + next.start;
     }
-    found
+    Err(not_understood("has a chain of tables without an end"))
 }

@@ -5,7 +5,7 @@ use super::*;
 pub(crate) const HEADER: usize = 512;
 pub(crate) const FOOTER: usize = 144;
 
-const MAGIC: [u8; 8] = *b"\x89RWI\r\n\x1a\n";
+pub(crate) const MAGIC: [u8; 8] = *b"\x89RWI\r\n\x1a\n";
 const END: [u8; 8] = *b"RWI end\n";
 const VERSION: u16 = 1;
 const NAME_AT: usize = 64;
@@ -85,6 +85,10 @@ fn decode_header(bytes: &[u8; HEADER]) -> Result<Located, ManifestError> {
     let [level, flags] = *reader.take()?;
     let name_length = usize::from(reader.u16()?);
     let (index_offset, index_length) = (reader.u64()?, reader.u64()?);
+    let sector_size = reader.u32()?;
+    let is_sector = |size: u32| size.is_power_of_two() && (512..=65536).contains(&size);
+    ensure(sector_size == 0 || is_sector(sector_size), "sector size is impossible")?;
+    let sector_size = (sector_size > 0).then_some(sector_size);
     ensure(size <= MAX_SIZE, "size is larger than a file can be")?;
     ensure(chunks <= MAX_CHUNKS, "number of chunks is above 2^24")?;
     ensure(level <= 22 && flags <= 1, "parameters are unknown")?;
@@ -101,12 +105,12 @@ fn decode_header(bytes: &[u8; HEADER]) -> Result<Located, ManifestError> {
     ensure(index_length <= index_length_bound(chunks), "index is longer than its chunks can be")?;
     ensure(name_length <= MAX_NAME, "name is too long")?;
     let (name, rest) = bytes[NAME_AT..].split_at(name_length);
-    let reserved = bytes[48..NAME_AT].iter().chain(rest);
+    let reserved = bytes[52..NAME_AT].iter().chain(rest);
     ensure(reserved.copied().all(|byte| byte == 0), "reserved bytes are not zero")?;
     let name = std::str::from_utf8(name).map_err(|_| Invalid("name is not UTF-8"))?;
     ensure(!name.chars().any(char::is_control), "name has control characters")?;
     let (name, skipped_free) = (name.to_owned(), flags & 1 != 0);
-    let head = Head { format, chunk_size, size, chunks, level, skipped_free, name };
+    let head = Head { format, chunk_size, size, chunks, level, skipped_free, sector_size, name };
     Ok(Located { head, index_offset, index_length })
 }
 
@@ -173,6 +177,7 @@ impl Manifest {
         out.extend_from_slice(&(head.name.len() as u16).to_le_bytes());
         out.extend_from_slice(&self.index_offset().to_le_bytes());
         out.extend_from_slice(&(index_length as u64).to_le_bytes());
+        out.extend_from_slice(&head.sector_size.unwrap_or(0).to_le_bytes());
         out.resize(NAME_AT, 0);
         out.extend_from_slice(head.name.as_bytes());
         out.resize(HEADER, 0);

@@ -19,7 +19,8 @@
 //! | 30 | 2 | length of the name, at most 255 |
 //! | 32 | 8 | offset of the index in the file (`.ndz`: 0) |
 //! | 40 | 8 | length of the index |
-//! | 48 | 16 | zeros |
+//! | 48 | 4 | bytes of a logical sector of the disk, a power of two from 512 to 65536; 0 if it is not known |
+//! | 52 | 12 | zeros |
 //! | 64 | 448 | the name in UTF-8 without control characters, then zeros |
 //!
 //! Index, for each chunk:
@@ -61,7 +62,7 @@ mod codec;
 
 use std::ops::Range;
 
-pub(crate) use self::codec::{FOOTER, HEADER, RECORD};
+pub(crate) use self::codec::{FOOTER, HEADER, MAGIC, RECORD};
 use crate::{ChunkError, PublicKey, SecretKey};
 
 /// A BLAKE3 hash.
@@ -140,6 +141,9 @@ pub struct Head {
     pub level: u8,
     /// Whether the unused blocks of file systems were skipped.
     pub skipped_free: bool,
+    /// The bytes of a logical sector of the disk: that of its GUID partition table, or of the device that was read. `None` if it is
+    /// not known. Places in partition tables count sectors, so the disk is of no use with others.
+    pub sector_size: Option<u32>,
     /// The name of the image, at most 255 bytes, without control characters.
     pub name: String,
 }

@@ -70,6 +70,17 @@ pub(super) fn partition_start(device: u64) -> u64 {
     start.ok().and_then(|text| text.trim().parse().ok()).unwrap_or(0)
 }
 
+/// Returns whether a device accepts no writes.
+pub(super) fn is_read_only(device: u64) -> bool {
+    let path = format!("/sys/dev/block/{}/ro", number(device));
+    fs::read_to_string(path).is_ok_and(|text| text.trim() == "1")
+}
+
+/// Returns the bytes of a device's logical sector, if it has such.
+pub(crate) fn sector_size(device: &File) -> Option<u32> {
+    rustix::fs::ioctl_blksszget(device).ok()
+}
+
 /// Returns a field with the escapes of spaces and others undone.
 fn unescape(field: &str) -> String {
     field.replace("\\040", " ").replace("\\011", "\t").replace("\\012", "\n").replace("\\134", "\\")
@@ -113,7 +124,7 @@ impl System {
         }
         let holders = fs::read_dir(device.join("holders")).ok().into_iter().flatten().flatten();
         for holder in holders {
-            let name = holder.file_name().to_string_lossy().into_owned();
+            let name = called(&holder.path(), &holder.file_name().to_string_lossy());
             if which == Use::Any {
                 return Some(format!("{what} is used by {name}"));
             }
@@ -125,6 +136,15 @@ impl System {
             }
         }
         None
+    }
+}
+
+/// Returns the name of a device, with the one that its owner has given it: that of a volume of LVM, or of LUKS.
+fn called(device: &Path, name: &str) -> String {
+    let given = fs::read_to_string(device.join("dm/name")).unwrap_or_default();
+    match given.trim() {
+        "" => name.to_owned(),
+        given => format!("{name} ({given})"),
     }
 }
 

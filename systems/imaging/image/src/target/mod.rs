@@ -15,15 +15,13 @@ use rackweave_disk::{
     Directory, DiskFile, FileKind, INCOMPLETE, Open, PartError, new_mode, read_exact_at,
     write_all_at,
 };
-use rustix::fs::FallocateFlags;
 
 use self::record::Record;
 use crate::manifest::gaps;
 use crate::part::{Named, Part, resolved};
 use crate::scan::scan_chunks;
 use crate::{
-    ChunkError, Codec, Expander, ImageError, Manifest, PIECE, Piece, Progress, StoredChunk,
-    recompress,
+    ChunkError, Codec, Expander, ImageError, Manifest, Piece, Progress, StoredChunk, recompress,
 };
 
 /// How a target is opened.
@@ -37,13 +35,21 @@ pub struct TargetConfig {
     pub scan_device: bool,
     /// Whether the ranges of a device that the image does not use are overwritten with zeros. In a file they are holes.
     pub zero_unused: bool,
+    /// Whether an image of a disk whose sectors have another size than those of the device is written.
+    pub force_sector_size: bool,
     /// Device and inode of the image file, which is refused as a target.
     pub image: Option<(u64, u64)>,
 }
 
 impl Default for TargetConfig {
     fn default() -> Self {
-        Self { overwrite: false, scan_device: true, zero_unused: false, image: None }
+        Self {
+            overwrite: false,
+            scan_device: true,
+            zero_unused: false,
+            force_sector_size: false,
+            image: None,
+        }
     }
 }
 
@@ -51,7 +57,7 @@ impl Default for TargetConfig {
 enum Place {
     /// A file that is written aside and named in the end.
     Part(Part, Box<Record>),
-    Device(File),
+    Device(Box<dyn DiskFile>),
     /// A file that holds the image already.
     Complete(Box<dyn DiskFile>, Named),
 }
@@ -89,18 +95,12 @@ impl Target {
         let manifest = manifest.into();
         let path = resolved(path);
         let found = path.symlink_metadata().ok();
-        let zero_unused = config.zero_unused;
         if let Some(found) = found.as_ref().filter(|it| it.file_type().is_block_device()) {
-            let file = open_device(&path, found.rdev(), &manifest)?;
-            let all: Vec<u32> = (0..manifest.chunks()).collect();
-            let have = match config.scan_device {
-                true => scan_chunks(&file, &path, &manifest, &all, progress)?,
-                false => Bitmap::new(manifest.chunks()),
-            };
-            let expander = Expander::new().map_err(ImageError::write(&path))?;
-            let expander = expander.partition_start(device::partition_start(found.rdev()));
-            let place = Place::Device(file);
-            return Ok(Self { place, path, manifest, have, expander, zero_unused });
+            let file = unused_device(&path, found.rdev(), &manifest, config)?;
+            let start = device::partition_start(found.rdev());
+            let mut this = Self::open_device(Box::new(file), path, manifest, config, progress)?;
+            this.expander = this.expander.partition_start(start);
+            return Ok(this);
         }
         if found.as_ref().is_none_or(std::fs::Metadata::is_file) && is_among_devices(&path) {
             return Err(ImageError::NoDevice(path));
@@ -125,6 +125,28 @@ impl Target {
         Self::open_file(named, manifest.into(), config, progress)
     }
 
+    /// Opens a device, or what is to be written like one: in place, whatever it holds, and at least as long as the image. `path`
+    /// is used in messages only.
+    ///
+    /// # Errors
+    /// If the system refuses, or the operation is stopped.
+    pub fn open_device(
+        file: Box<dyn DiskFile>,
+        path: PathBuf,
+        manifest: impl Into<Arc<Manifest>>,
+        config: &TargetConfig,
+        progress: &Progress,
+    ) -> Result<Self, ImageError> {
+        let manifest = manifest.into();
+        let have = match config.scan_device {
+            true => held(&*file, &path, &manifest, progress)?,
+            false => Bitmap::new(manifest.chunks()),
+        };
+        let expander = Expander::new().map_err(ImageError::write(&path))?;
+        let (place, zero_unused) = (Place::Device(file), config.zero_unused);
+        Ok(Self { place, path, manifest, have, expander, zero_unused })
+    }
+
     fn open_file(
         named: Named,
         manifest: Arc<Manifest>,
@@ -137,8 +159,7 @@ impl Target {
         let old = match named.stat() {
             Some(found) if found.kind == FileKind::File => {
                 let file = named.open(Open::Read).map_err(ImageError::read(&path))?;
-                let all: Vec<u32> = (0..manifest.chunks()).collect();
-                let have = scan_chunks(&*file, &path, &manifest, &all, progress)?;
+                let have = held(&*file, &path, &manifest, progress)?;
                 if have.is_full() && found.len == manifest.head().size {
                     let place = Place::Complete(file, named);
                     return Ok(Self { place, path, manifest, have, expander, zero_unused });
@@ -241,8 +262,7 @@ impl Target {
     fn file(&self) -> &dyn DiskFile {
         match &self.place {
             Place::Part(part, _) => part.file(),
-            Place::Device(file) => file,
-            Place::Complete(file, _) => &**file,
+            Place::Device(file) | Place::Complete(file, _) => &**file,
         }
     }
 
@@ -281,18 +301,17 @@ impl Target {
 
     fn expand(&mut self, chunk: u32, stored: &[u8]) -> Result<(), ImageError> {
         let device = match &self.place {
-            Place::Device(file) => Some(file),
+            Place::Device(file) => Some(&**file),
             // All that it does not have is a hole.
             Place::Part(..) | Place::Complete(..) => None,
         };
         let file: &dyn DiskFile = match &self.place {
             Place::Part(part, _) => part.file(),
-            Place::Device(file) => file,
-            Place::Complete(file, _) => &**file,
+            Place::Device(file) | Place::Complete(file, _) => &**file,
         };
         let mut sink = |offset, piece: Piece<'_>| match (piece, device) {
             (Piece::Data(bytes), _) => write_all_at(file, bytes, offset),
-            (Piece::Zero(len), Some(device)) => write_zeros(device, offset, len),
+            (Piece::Zero(len), Some(device)) => device.zero(offset..offset + len),
             (Piece::Zero(_), None) => Ok(()),
         };
         let expanded = self.expander.expand_verified(&self.manifest, chunk, stored, &mut sink);
@@ -374,9 +393,9 @@ impl Target {
             }
             Place::Device(file) => {
                 if self.zero_unused {
-                    zero_unused(file, &self.manifest, &self.path, progress)?;
+                    zero_unused(&**file, &self.manifest, &self.path, progress)?;
                 }
-                file.sync_all().map_err(ImageError::write(&self.path))
+                file.sync().map_err(ImageError::write(&self.path))
             }
         }
     }
@@ -437,6 +456,18 @@ fn stored(
     Ok(is_equal)
 }
 
+/// Returns which chunks are on the disk, of a file or device that others may have written.
+fn held(
+    file: &dyn DiskFile,
+    path: &Path,
+    manifest: &Manifest,
+    progress: &Progress,
+) -> Result<Bitmap<u32>, ImageError> {
+    file.settle().map_err(ImageError::write(path))?;
+    let all: Vec<u32> = (0..manifest.chunks()).collect();
+    scan_chunks(file, path, manifest, &all, progress)
+}
+
 /// Makes all of an incomplete file a hole, except the extents of the chunks that it has.
 ///
 /// # Errors
@@ -468,7 +499,7 @@ fn write_again(file: &dyn DiskFile, manifest: &Manifest, have: &Bitmap<u32>) -> 
 
 /// Overwrites what an image does not use of a device with zeros.
 fn zero_unused(
-    file: &File,
+    file: &dyn DiskFile,
     manifest: &Manifest,
     path: &Path,
     progress: &Progress,
@@ -484,24 +515,10 @@ fn zero_unused(
                 return Err(ImageError::Interrupted);
             }
             let len = (range.end - at).min(STEP);
-            write_zeros(file, at, len).map_err(ImageError::write(path))?;
+            file.zero(at..at + len).map_err(ImageError::write(path))?;
             progress.advance(len);
             at += len;
         }
-    }
-    Ok(())
-}
-
-/// Overwrites a range of a device with zeros, by the device itself where it can.
-fn write_zeros(file: &File, offset: u64, len: u64) -> io::Result<()> {
-    let flags = FallocateFlags::ZERO_RANGE | FallocateFlags::KEEP_SIZE;
-    if rustix::fs::fallocate(file, flags, offset, len).is_ok() {
-        return Ok(());
-    }
-    let zeros = vec![0; PIECE];
-    let end = offset + len;
-    for at in (offset..end).step_by(PIECE) {
-        write_all_at(file, &zeros[..(end - at).min(PIECE as u64) as usize], at)?;
     }
     Ok(())
 }
@@ -515,11 +532,25 @@ fn is_among_devices(path: &Path) -> bool {
 }
 
 /// Opens a device that nothing uses, exclusively.
-fn open_device(path: &Path, number: u64, manifest: &Manifest) -> Result<File, ImageError> {
+fn unused_device(
+    path: &Path,
+    number: u64,
+    manifest: &Manifest,
+    config: &TargetConfig,
+) -> Result<File, ImageError> {
     device::check_unused(path, number, device::Use::Any)?;
+    if device::is_read_only(number) {
+        return Err(ImageError::ReadOnly(path.to_owned()));
+    }
     let file = device::open_exclusively(path, OpenOptions::new().read(true).write(true))?;
     let device_size = crate::source::size(&file).map_err(ImageError::read(path))?;
-    let image = manifest.head().size;
+    let (image, sector_size) = (manifest.head().size, manifest.head().sector_size);
+    if let (Some(image), Some(found)) = (sector_size, device::sector_size(&file))
+        && image != found
+        && !config.force_sector_size
+    {
+        return Err(ImageError::SectorSize { device: path.to_owned(), found, image });
+    }
     match device_size >= image {
         true => Ok(file),
         false => Err(ImageError::TooSmall { device: path.to_owned(), device_size, image }),

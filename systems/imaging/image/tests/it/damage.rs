@@ -37,7 +37,7 @@ fn each_kind_of_damage_has_a_sentence() {
         verify(&bytes).unwrap_err().to_string()
     };
     let end = image.len();
-    assert!(changed(0).ends_with("it is not an image"));
+    assert!(changed(0).contains("is not an image: "));
     assert!(changed(8).contains("version 0 of the image format"));
     assert!(changed(64).contains("header or index is damaged"));
     // The first 64 KiB are noise and stored as they are, from byte 512.

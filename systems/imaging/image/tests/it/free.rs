@@ -11,13 +11,14 @@ use rackweave_image::{Image, ImageError, Packing, Progress, SkipFree, TargetConf
 use crate::common::{Disk, noise, packing, sparse, text, unpack};
 
 fn run(program: &str, arguments: &[&str], path: &Path) -> String {
+    let _alone = crate::devices::alone();
     let done = Command::new(program).args(arguments).arg(path).output().unwrap();
     assert!(done.status.success(), "{program}: {done:?}");
     String::from_utf8(done.stdout).unwrap()
 }
 
 /// Makes a file system with some files in it, in a file whose every byte was 0xff before.
-fn make(path: &Path, size: u64, options: &[&str]) {
+pub(super) fn make(path: &Path, size: u64, options: &[&str]) {
     let tree = path.with_extension("tree");
     fs::create_dir_all(tree.join("folder")).unwrap();
     fs::write(tree.join("noise"), noise(1, 900_000)).unwrap();
@@ -84,10 +85,11 @@ fn an_image_without_unused_blocks_is_the_same_file_system() {
     rackweave_testing::needs!(Ext4);
     let disk = Disk::new();
     make(&disk.disk, 16 << 20, &["-b", "1024"]);
-    let all = pack(&disk.disk, &disk.image, &packing(), &Progress::default()).unwrap();
+    let whole = Packing { skip_free: SkipFree::No, ..packing() };
+    let all = pack(&disk.disk, &disk.image, &whole, &Progress::default()).unwrap();
     let (small, copy) = (disk.path("small.rwi"), disk.path("copy"));
-    let skip = Packing { skip_free: SkipFree::Auto, ..packing() };
-    let made = pack(&disk.disk, &small, &skip, &Progress::default()).unwrap();
+    // It is the default.
+    let made = pack(&disk.disk, &small, &packing(), &Progress::default()).unwrap();
     assert!(made.manifest.head().skipped_free && !all.manifest.head().skipped_free);
     let [note] = &made.notes[..] else { panic!("{:?}", made.notes) };
     assert!(note.starts_with("the ext4 file system at byte 0 has "), "{note}");
@@ -112,7 +114,11 @@ fn an_image_without_unused_blocks_is_the_same_file_system() {
 }
 
 /// Puts file systems into partitions of a disk with a table, by their start in sectors.
-fn partitioned(table: impl Fn(&mut [u8]), parts: &[(u64, &[u8])], size: usize) -> Vec<u8> {
+pub(super) fn partitioned(
+    table: impl Fn(&mut [u8]),
+    parts: &[(u64, &[u8])],
+    size: usize,
+) -> Vec<u8> {
     let mut disk = vec![0xff; size];
     disk[..512 * 63].fill(0);
     table(&mut disk);
@@ -122,8 +128,11 @@ fn partitioned(table: impl Fn(&mut [u8]), parts: &[(u64, &[u8])], size: usize) -
     disk
 }
 
-fn entry(disk: &mut [u8], at: u64, number: usize, kind: u8, start: u32, sectors: u32) {
+pub(super) fn entry(disk: &mut [u8], at: u64, number: usize, kind: u8, start: u32, sectors: u32) {
     let sector = &mut disk[at as usize * 512..][..512];
+    if sector[510..] == [0xff; 2] {
+        sector.fill(0);
+    }
     let entry = &mut sector[446 + 16 * number..][..16];
     entry[4] = kind;
     entry[8..12].copy_from_slice(&start.to_le_bytes());
@@ -138,25 +147,44 @@ fn crc32(bytes: &[u8]) -> [u8; 4] {
 }
 
 /// A GUID table for sectors of this size, with partitions at bytes.
-fn guid(disk: &mut [u8], sector: usize, parts: &[(u64, u64)]) {
+pub(super) fn guid(disk: &mut [u8], sector: usize, parts: &[(u64, u64)]) {
+    guid_of(disk, sector, parts, "0fc63daf848347728e793d69d8477de4");
+}
+
+/// The same with partitions of this type.
+pub(super) fn guid_of(disk: &mut [u8], sector: usize, parts: &[(u64, u64)], kind: &str) {
+    let mut kind = u128::from_str_radix(kind, 16).unwrap().to_be_bytes();
+    for field in [0..4, 4..6, 6..8] {
+        kind[field].reverse();
+    }
     entry(disk, 0, 0, 0xee, 1, u32::MAX);
     let mut table = vec![0; 128 * 128];
     for (entry, (start, end)) in table.chunks_mut(128).skip(1).zip(parts) {
-        entry[..16].fill(9);
+        entry[..16].copy_from_slice(&kind);
         entry[32..40].copy_from_slice(&(start / sector as u64).to_le_bytes());
         entry[40..48].copy_from_slice(&(end / sector as u64 - 1).to_le_bytes());
     }
     let mut header = [0; 92];
     header[..8].copy_from_slice(b"EFI PART");
     header[12] = 92;
+    let last = (disk.len() / sector - 1) as u64;
+    for (at, lba) in [(24, 1), (32, last), (40, 6), (48, last - 1)] {
+        header[at..at + 8].copy_from_slice(&lba.to_le_bytes());
+    }
     header[72] = 2;
     header[80] = 128;
     header[84] = 128;
     header[88..].copy_from_slice(&crc32(&table));
-    let sum = crc32(&header);
-    header[16..20].copy_from_slice(&sum);
     disk[sector..sector + 92].copy_from_slice(&header);
+    seal(&mut disk[sector..]);
     disk[2 * sector..][..table.len()].copy_from_slice(&table);
+}
+
+/// Computes the checksum of a header.
+pub(super) fn seal(header: &mut [u8]) {
+    header[16..20].fill(0);
+    let sum = crc32(&header[..92]);
+    header[16..20].copy_from_slice(&sum);
 }
 
 #[test]
@@ -183,7 +211,7 @@ fn file_systems_are_found_in_partitions() {
     let mbr = |disk: &mut [u8]| {
         entry(disk, 0, 0, 0x83, 63, sectors);
         entry(disk, 0, 1, 0x0c, 17_000, 1000);
-        entry(disk, 0, 2, 0x05, 19_000, 80_000);
+        entry(disk, 0, 2, 0x05, 19_000, 41_000);
         entry(disk, 19_000, 0, 0x83, 1000, sectors);
         entry(disk, 19_000, 1, 0x05, sectors + 1500, 20_000);
         entry(disk, second + 500, 0, 0x83, 100, sectors);
@@ -206,12 +234,6 @@ fn file_systems_are_found_in_partitions() {
     };
     let disk = partitioned(overlap, &[(63, &system)], 30 << 20);
     assert_eq!(file_systems(&&disk[..]).unwrap_err(), "its partitions overlap");
-    // A chain of tables that never ends.
-    let endless = |disk: &mut [u8]| {
-        entry(disk, 0, 0, 0x05, 100, 1000);
-        entry(disk, 100, 1, 0x05, 0, 1000);
-    };
-    assert!(file_systems(&&partitioned(endless, &[], 1 << 20)[..]).unwrap().is_empty());
 }
 
 #[test]
@@ -250,7 +272,7 @@ fn a_file_system_in_doubt_is_stored_whole_or_refused() {
     let others: [(&str, usize, &[u8]); 4] = [
         ("there are also marks of FAT", 82, b"FAT32   "),
         ("there are also marks of LVM", 512, b"LABELONE"),
-        ("there are also marks of RAID", 4096, &[0xfc, 0x4e, 0x2b, 0xa9]),
+        ("there are also marks of Linux RAID", 4096, &[0xfc, 0x4e, 0x2b, 0xa9]),
         ("there are also marks of swap", 4086, b"SWAPSPACE2"),
     ];
     for (sentence, at, mark) in others {
@@ -298,5 +320,20 @@ fn checksums_of_the_metadata_are_checked() {
         assert_eq!(swapped, "the block bitmap of group 0 is damaged: run fsck");
         assert_eq!(broken(&[(2048 + 8, 0)]), "the descriptor of group 0 is damaged: run fsck");
         assert_eq!(broken(&[(1024 + 120, 0)]), "its superblock is damaged: run fsck");
+    }
+}
+
+#[test]
+fn the_command_that_makes_the_disk_does_not_overwrite_its_source() {
+    let disk = Disk::new();
+    for (name, command) in [
+        ("disk.img", "gunzip -c < FOLDER/disk.img > raw.img"),
+        ("x y", "gunzip -c < 'FOLDER/x y' > disk.img"),
+    ] {
+        let path = disk.path(name);
+        fs::write(&path, b"\x1f\x8b\x08\0").unwrap();
+        let error = pack(&path, &disk.image, &packing(), &Progress::default()).unwrap_err();
+        let command = command.replace("FOLDER", disk.folder.path().to_str().unwrap());
+        assert!(error.to_string().contains(&format!("`{command}`")), "{error}");
     }
 }

@@ -5,6 +5,7 @@ mod common;
 mod corpus;
 mod damage;
 mod devices;
+mod doubt;
 mod free;
 mod ndz;
 mod round_trip;

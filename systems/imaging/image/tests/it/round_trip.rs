@@ -179,7 +179,7 @@ fn wrong_options_and_sources_are_refused_with_a_sentence() {
     let error = pack(&disk.disk, &disk.image, &packing(), &Progress::default()).unwrap_err();
     assert!(error.to_string().contains("disk.rwi exists already: use --overwrite"), "{error}");
     let error = Image::open(&disk.disk, &Progress::default()).unwrap_err();
-    assert!(error.to_string().ends_with("disk: it is not an image"), "{error}");
+    assert!(error.to_string().contains("disk is not an image: `rackweave image pack`"), "{error}");
 }
 
 fn pieces() -> impl Strategy<Value = Vec<(u64, Vec<u8>)>> {

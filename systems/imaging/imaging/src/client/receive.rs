@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use rackweave_image::{Codec, StoredChunk};
 use rackweave_linux::sys::set_receive_low_water;
+use rackweave_page::{Bounds, Place, Places};
 use rackweave_swp2p::p2p::{Check, ChunkOf};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
@@ -15,14 +16,13 @@ use tokio::task::{spawn_blocking, spawn_local};
 use tokio::time::timeout;
 
 use super::{FetchEvent, Inner};
-use crate::acceptor::{Acceptor, Slots};
+use crate::acceptor::Acceptor;
 use crate::frames::{CHUNK_HEADER, ChunkHeader, ChunkReply};
 use crate::hello::{self, Purpose};
 
-/// Maximum number of connections.
-const MOST_CONNECTIONS: usize = 1024;
-/// The most from one holder, which needs one, and another one while the first is being given up.
-const MOST_CONNECTIONS_OF_ONE: usize = 4;
+/// The places of connections. A holder needs one, and another one while the first is being given up. Half are for holders that have
+/// said who they are.
+const CONNECTIONS: Bounds = Bounds { most: 1024, of_one: 4, kept: 512 };
 /// A connection is closed after this time without a chunk.
 const IDLE: Duration = Duration::from_secs(60);
 /// How long a holder may send no byte of a chunk.
@@ -39,25 +39,34 @@ const WAKE: u32 = 64 << 10;
 
 /// Accepts connections for as long as the client runs.
 pub(super) async fn accept(mut acceptor: Acceptor, inner: Rc<Inner>) {
-    let open = Rc::new(Slots::new(MOST_CONNECTIONS, MOST_CONNECTIONS_OF_ONE));
+    let places = Places::new(CONNECTIONS);
     loop {
         let (stream, from) = acceptor.next(|why| inner.event(FetchEvent::NotAccepted(why))).await;
-        if inner.banned.borrow().contains(&from) || !open.add(from) {
+        if inner.banned.borrow().contains(&from) {
             continue;
         }
-        let (inner, open) = (Rc::clone(&inner), Rc::clone(&open));
+        let (inner, place) = (Rc::clone(&inner), places.take(from, false));
         spawn_local(async move {
             // A holder whose connection fails sends chunks over another one, or the machine requests them again.
-            let _ = chunks(stream, from, &inner).await;
-            open.remove(from);
+            tokio::select! {
+                biased;
+                _ = chunks(stream, from, &inner, &place) => {}
+                () = place.evicted() => {}
+            }
         });
     }
 }
 
-async fn chunks(mut stream: TcpStream, from: Ipv4Addr, inner: &Rc<Inner>) -> io::Result<()> {
+async fn chunks(
+    mut stream: TcpStream,
+    from: Ipv4Addr,
+    inner: &Rc<Inner>,
+    place: &Place<Ipv4Addr>,
+) -> io::Result<()> {
     stream.set_nodelay(true)?;
     let accepts = |purpose| purpose == Purpose::Chunks;
     hello::accept(&mut stream, &inner.auth, accepts).await.map_err(io::Error::other)?;
+    place.prove(&from, true);
     let mut unwanted = 0;
     while unwanted < MOST_UNWANTED && !inner.banned.borrow().contains(&from) {
         let mut header = [0; CHUNK_HEADER];
@@ -66,6 +75,7 @@ async fn chunks(mut stream: TcpStream, from: Ipv4Addr, inner: &Rc<Inner>) -> io:
             _ => return Ok(()),
         }
         let header = ChunkHeader::decode(&header).ok_or(io::ErrorKind::InvalidData)?;
+        place.touch();
         let is_new = timeout(CHUNK, chunk(&mut stream, from, header, inner)).await??;
         unwanted = if is_new { 0 } else { unwanted + 1 };
     }

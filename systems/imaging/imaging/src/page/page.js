@@ -1,13 +1,8 @@
 "use strict";
-// Everything that comes from the network is shown by textContent, and never as HTML.
+// `hosts/page/src/elements.js` stands before it.
 (() => {
-  const SVG = "http://www.w3.org/2000/svg";
-  const byId = (id) => document.getElementById(id);
-
   // ---- Numbers -------------------------------------------------------------------------------------------------------------------
 
-  const whole = new Intl.NumberFormat("en", { maximumFractionDigits: 0 });
-  const count = (number) => whole.format(number);
   const bytes = (number) => {
     let unit = 0;
     while (number >= 999.5 && unit < 6) {
@@ -38,18 +33,6 @@
 
   // ---- Elements ------------------------------------------------------------------------------------------------------------------
 
-  const element = (tag, className, text) => {
-    const node = document.createElement(tag);
-    if (className) node.className = className;
-    if (text !== undefined) node.textContent = text;
-    return node;
-  };
-  const set = (node, text) => {
-    if (node.textContent !== text) node.textContent = text;
-  };
-  const setClass = (node, name) => {
-    if (node.className !== name) node.className = name;
-  };
   /** Gives a table body as many rows as are wanted. */
   const resize = (body, length, make) => {
     while (body.rows.length > length) body.deleteRow(-1);
@@ -336,11 +319,6 @@
 
   // ---- Who serves whom -----------------------------------------------------------------------------------------------------------
 
-  const svg = (tag, attributes) => {
-    const node = document.createElementNS(SVG, tag);
-    for (const [name, value] of Object.entries(attributes)) node.setAttribute(name, value);
-    return node;
-  };
   const groupName = (group) => (group.prefix === 32 ? group.address : `${group.address}/${group.prefix}`);
 
   /** The drawing of one image: its ground depends on the groups, and its squares change. */

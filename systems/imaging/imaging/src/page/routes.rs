@@ -6,15 +6,17 @@ use std::pin::pin;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use axum::Router;
 use axum::body::Bytes;
 use axum::extract::{Path, State};
 use axum::http::StatusCode;
 use axum::http::header::{CONTENT_TYPE, HeaderName};
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
-use rackweave_page::{Pieces, body, document, ended, guarded, refused};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use axum::{Extension, Router};
+use rackweave_page::{
+    Bounds, Party, Pieces, Places, Visit, body, document, ended, guarded, refused,
+};
+use tokio::sync::Semaphore;
 use tokio::time::{MissedTickBehavior, interval};
 
 use super::digest::Digest;
@@ -27,8 +29,8 @@ const SCRIPT: &str = include_str!("page.js");
 
 /// The interval of events.
 const EACH: Duration = Duration::from_secs(1);
-/// The most readers of events, which stay; the rest of the connections is for short requests.
-const MOST_READERS: usize = 48;
+/// Readers of events stay. The oldest makes room for another, and the rest of the connections is for short requests.
+const READERS: Bounds = Bounds { most: 48, of_one: 12, kept: 0 };
 /// The most complete statuses that are written at a time: they may be large.
 const MOST_DUMPS: usize = 4;
 /// Pieces in which complete statuses are written.
@@ -40,7 +42,7 @@ struct Shared {
     shown: Shown,
     /// The last digest, with the status it is of, for readers that want the same one.
     digest: Mutex<Option<(Arc<ServerStatus>, Bytes)>>,
-    readers: Arc<Semaphore>,
+    readers: Places<Party>,
     dumps: Arc<Semaphore>,
 }
 
@@ -48,7 +50,7 @@ pub(super) fn router(shown: Shown, names: Vec<String>) -> Router {
     let shared = Arc::new(Shared {
         shown,
         digest: Mutex::default(),
-        readers: Arc::new(Semaphore::new(MOST_READERS)),
+        readers: Places::new(READERS),
         dumps: Arc::new(Semaphore::new(MOST_DUMPS)),
     });
     let router = Router::new()
@@ -90,17 +92,20 @@ impl Shared {
     }
 }
 
-async fn events(State(shared): State<Arc<Shared>>) -> Response {
-    let Ok(permit) = Arc::clone(&shared.readers).try_acquire_owned() else {
-        return refused(StatusCode::SERVICE_UNAVAILABLE, TOO_MANY);
-    };
+async fn events(State(shared): State<Arc<Shared>>, Extension(visit): Extension<Visit>) -> Response {
+    let place = visit.take(&shared.readers);
     let (out, body) = body();
-    tokio::spawn(report(shared, out, permit));
+    tokio::spawn(async move {
+        tokio::select! {
+            () = report(shared, out) => {}
+            () = place.evicted() => {}
+        }
+    });
     ([(CONTENT_TYPE, "text/event-stream")], body).into_response()
 }
 
 /// Sends the latest status each second, or when the reader has taken the last one, if it is slower.
-async fn report(shared: Arc<Shared>, out: Pieces, _permit: OwnedSemaphorePermit) {
+async fn report(shared: Arc<Shared>, out: Pieces) {
     let mut shown = shared.shown.clone();
     let mut end = pin!(ended(shown.clone()));
     let mut tick = interval(EACH);

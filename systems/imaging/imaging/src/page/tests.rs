@@ -17,7 +17,7 @@ use tokio::time::{sleep, timeout};
 
 use rackweave_wire::frisbee::Auth;
 
-use rackweave_page::Limits;
+use rackweave_page::{Bounds, Limits};
 
 use super::{PageConfig, start, with};
 use crate::frames::Frame;
@@ -538,7 +538,8 @@ async fn a_reader_that_does_not_read_holds_nothing_for_long() {
 #[tokio::test]
 async fn silent_connections_end_and_their_number_is_limited() {
     // Readers below have as long to ask for events, which is long enough on a machine with much else to do.
-    let limits = Limits { connections: 3, request: Duration::from_secs(3), ..Limits::default() };
+    let connections = Bounds { most: 3, of_one: 3, kept: 0 };
+    let limits = Limits { connections, request: Duration::from_secs(3), ..Limits::default() };
     let (sender, shown) = watch::channel(Some(Arc::new(status(Vec::new()))));
     let page = with(&page_config(), shown, limits).unwrap();
     // One that asks for nothing, one that stops in a request, and one that stops after it.
@@ -558,46 +559,64 @@ async fn silent_connections_end_and_their_number_is_limited() {
     for _ in 0..3 {
         readers.push(Events::open(page.address).await);
     }
-    let mut refused = within(TcpStream::connect(page.address)).await.unwrap();
-    assert_eq!(within(refused.read(&mut [0; 1])).await.unwrap_or(0), 0, "closed at once");
-    readers.pop();
-    within(async {
-        loop {
-            let mut stream = TcpStream::connect(page.address).await.unwrap();
-            let _ = stream.write_all(b"GET / HTTP/1.0\r\nHost: localhost\r\n\r\n").await;
-            let mut answer = Vec::new();
-            let _ = stream.read_to_end(&mut answer).await;
-            if answer.starts_with(b"HTTP/1.0 200") {
-                break;
+    // One of them makes room: the one that has taken an event least recently, as the server sees it.
+    assert_eq!(get(page.address, "/metrics").await.status, 200);
+    let ended = within(async {
+        for which in (0..readers.len()).cycle() {
+            let more = timeout(Duration::from_millis(10), readers[which].0.fill_buf()).await;
+            match more.map(|more| more.is_ok_and(|bytes| !bytes.is_empty())) {
+                Ok(true) => drop(readers[which].0.read_line(&mut String::new()).await),
+                Ok(false) => return which,
+                Err(_) => {}
             }
         }
+        unreachable!("a cycle has no end")
     })
     .await;
+    readers.remove(ended);
+    sender.send_replace(Some(Arc::new(status(Vec::new()))));
+    for reader in &mut readers {
+        assert!(reader.next().await.is_some());
+    }
     drop(sender);
     page.join();
 }
 
 #[tokio::test]
-async fn heads_that_never_end_block_one_address_only() {
+async fn heads_that_never_end_keep_nobody_out() {
     let (_sender, shown) = watch::channel(Some(Arc::new(status(Vec::new()))));
     let page = with(&page_config(), shown, Limits::default()).unwrap();
     let mut slow = Vec::new();
     for _ in 0..64 {
         slow.push(send(page.address, "GET / HT").await);
     }
-    // What the page does not close is accepted by now.
-    for stream in &mut slow[Limits::default().of_one..] {
-        assert_eq!(within(stream.read(&mut [0; 1])).await.unwrap_or(0), 0, "closed at once");
+    assert_eq!(get(page.address, "/metrics").await.status, 200);
+    // The oldest ones of the address have made room.
+    let of_one = Limits::default().connections.of_one;
+    let latest = slow.split_off(slow.len() - (of_one - 1));
+    for stream in &mut slow {
+        assert_eq!(within(stream.read(&mut [0; 1])).await.unwrap_or(0), 0, "it is closed");
     }
-    let socket = tokio::net::TcpSocket::new_v4().unwrap();
-    socket.bind((Ipv4Addr::new(127, 0, 3, 1), 0).into()).unwrap();
-    let mut other = within(socket.connect(page.address)).await.unwrap();
-    other.write_all(b"GET /metrics HTTP/1.0\r\nHost: localhost\r\n\r\n").await.unwrap();
-    let mut answer = [0; 12];
-    within(other.read_exact(&mut answer)).await.unwrap();
-    assert_eq!(&answer, b"HTTP/1.0 200");
-    slow.truncate(Limits::default().of_one - 1);
-    assert!(slow.iter().all(|stream| stream.try_read(&mut [0; 1]).is_err()), "they are open");
+    assert!(latest.iter().all(|stream| stream.try_read(&mut [0; 1]).is_err()), "they are open");
+}
+
+/// What fits the buffers of sockets stalls nobody: that a reader reads nothing cannot be seen.
+#[tokio::test]
+async fn readers_of_events_keep_neither_metrics_nor_other_readers_out() {
+    let (_sender, shown) = watch::channel(Some(Arc::new(status(Vec::new()))));
+    let page = with(&page_config(), shown, Limits::default()).unwrap();
+    let mut silent = Vec::new();
+    for _ in 0..100 {
+        let request = format!("GET /events HTTP/1.1\r\nHost: {}\r\n\r\n", page.address);
+        silent.push(send(page.address, &request).await);
+    }
+    for _ in 0..30 {
+        assert_eq!(get(page.address, "/metrics").await.status, 200);
+    }
+    let mut reader = Events::open(page.address).await;
+    assert!(reader.next().await.is_some() && reader.next().await.is_some());
+    assert_eq!(get(page.address, "/metrics").await.status, 200);
+    drop(silent);
 }
 
 #[test]

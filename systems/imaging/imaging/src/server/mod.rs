@@ -306,6 +306,12 @@ impl Inner {
         Terms { session, is_switched: self.common.is_some() }
     }
 
+    /// Whether the server waits for a host, or the host has been here before.
+    fn knows(&self, address: Ipv4Addr) -> bool {
+        self.receivers.as_ref().is_some_and(|receivers| receivers.contains(&address))
+            || self.guests.borrow().contains_key(&address)
+    }
+
     /// Whether a host may fetch.
     fn admits(&self, address: Ipv4Addr) -> bool {
         self.receivers.as_ref().is_none_or(|receivers| receivers.contains(&address))

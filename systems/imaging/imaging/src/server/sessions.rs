@@ -7,6 +7,7 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use rackweave_linux::sys::open_file_limit;
+use rackweave_page::{Bounds, Place, Places};
 use tokio::io::AsyncWriteExt as _;
 use tokio::net::TcpStream;
 use tokio::task::spawn_local;
@@ -14,7 +15,7 @@ use tokio::time::{sleep, timeout};
 
 use super::{Inner, NO_ROOM, ServeEvent};
 
-use crate::acceptor::{Acceptor, Slots};
+use crate::acceptor::Acceptor;
 use crate::frames::Frame;
 use crate::hello::{self, Agreed, HelloError, Purpose};
 use crate::ipv4;
@@ -24,7 +25,7 @@ use crate::status::{ClientStatus, LISTED_IN_FRAME, Listed};
 const MOST_CONNECTIONS: usize = 1 << 16;
 /// Files that the server needs for itself: sockets, images, the page and its readers.
 const OWN_FILES: u64 = 16;
-/// Connections that have not been told apart from a hostile host's: more are not accepted until these are.
+/// Connections that have not said who they are, which takes a round trip. Known addresses have places of their own.
 const MOST_UNKNOWN: usize = 512;
 /// The most of them from one address, so that one host cannot take the room of all.
 const MOST_UNKNOWN_OF_ONE: usize = 8;
@@ -37,9 +38,14 @@ const STALL: Duration = Duration::from_secs(10);
 
 /// Accepts connections for as long as the server runs.
 pub(super) async fn accept(mut acceptor: Acceptor, inner: Rc<Inner>) {
-    let (open, unknown) =
-        (Rc::new(Cell::new(0_usize)), Rc::new(Slots::new(MOST_UNKNOWN, MOST_UNKNOWN_OF_ONE)));
+    let open = Rc::new(Cell::new(0_usize));
     let most = most_connections(open_file_limit());
+    let most_unknown = MOST_UNKNOWN.min(most / 2);
+    let unknown = Places::new(Bounds {
+        most: most_unknown,
+        of_one: MOST_UNKNOWN_OF_ONE,
+        kept: most_unknown / 8,
+    });
     let report = |why| inner.event(ServeEvent::NotAccepted(why));
     loop {
         let (stream, from) = acceptor.next(report).await;
@@ -49,14 +55,12 @@ pub(super) async fn accept(mut acceptor: Acceptor, inner: Rc<Inner>) {
             });
             continue;
         }
-        if !unknown.add(from) {
-            continue;
-        }
+        let place = unknown.take(from, inner.knows(from));
         open.set(open.get() + 1);
-        let (inner, open, unknown) = (Rc::clone(&inner), Rc::clone(&open), Rc::clone(&unknown));
+        let (inner, open) = (Rc::clone(&inner), Rc::clone(&open));
         spawn_local(async move {
             // Why a connection has failed is of interest to its client, which reports it.
-            let _ = serve(stream, from, &inner, &unknown).await;
+            let _ = serve(stream, from, &inner, place).await;
             open.set(open.get() - 1);
         });
     }
@@ -73,10 +77,14 @@ async fn serve(
     mut stream: TcpStream,
     from: Ipv4Addr,
     inner: &Rc<Inner>,
-    unknown: &Slots,
+    place: Place<Ipv4Addr>,
 ) -> Result<(), HelloError> {
-    let opened = open(&mut stream, from, inner).await;
-    unknown.remove(from);
+    let opened = tokio::select! {
+        biased;
+        opened = open(&mut stream, from, inner) => opened,
+        () = place.evicted() => Err(io::Error::from(io::ErrorKind::ConnectionAborted).into()),
+    };
+    drop(place);
     let (agreed, wanted) = opened?;
     let Wanted::Image(name) = wanted else { return list(&mut stream, inner).await };
     let own = stream.local_addr().ok().and_then(ipv4).ok_or(HelloError::Foreign)?;
@@ -274,6 +282,30 @@ mod tests {
                 assert_eq!(first, Frame::Refused(NO_ROOM.to_owned()));
             })
             .await;
+    }
+
+    /// 64 addresses that connect and say nothing, with all the connections that they can have.
+    #[tokio::test]
+    async fn silent_hosts_do_not_keep_a_client_out() {
+        let (inner, acceptor, at) = server(3);
+        let tasks = LocalSet::new();
+        tasks.spawn_local(accept(acceptor, Rc::clone(&inner)));
+        let silent = async {
+            let mut held = Vec::new();
+            for number in 0..MOST_UNKNOWN {
+                let socket = tokio::net::TcpSocket::new_v4().unwrap();
+                let from = Ipv4Addr::new(127, 0, 2, (number / MOST_UNKNOWN_OF_ONE) as u8 + 1);
+                socket.bind(SocketAddrV4::new(from, 0).into()).unwrap();
+                held.push(socket.connect(at.into()).await.unwrap());
+            }
+            held
+        };
+        let joined = async {
+            let _held = silent.await;
+            timeout(Duration::from_secs(5), replies(at, "golden")).await
+        };
+        let (first, _) = tasks.run_until(joined).await.expect("the client is served");
+        assert!(matches!(first, Frame::Manifest { .. }));
     }
 
     #[test]

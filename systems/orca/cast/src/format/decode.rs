@@ -2,11 +2,15 @@
 
 use blake3::Hasher;
 
-use super::tree::{ChunkHash, TreeHash};
+use self::header::number;
+pub(super) use self::header::{file_header, record_len};
+use super::tree::{ChunkHash, TreeHash, chunk_hash};
 use super::{
-    CHUNK, CHUNK_FRONT, DIGEST_BYTES, END_BYTES, FILE_END_BYTES, FileHeader, HASH, Hash, MAGIC,
-    MAX_PATH, PathError, START_BYTES, StreamDigest, VERSION, check_path, file_record_bytes, tag,
+    CHUNK, CHUNK_FRONT, DIGEST_BYTES, END_BYTES, Extents, FILE_END_BYTES, FileHeader, HASH, Hash,
+    MAGIC, PathError, START_BYTES, StreamDigest, VERSION, tag,
 };
+
+mod header;
 
 /// The largest number of files in a stream.
 const MAX_FILES: u64 = 1 << 32;
@@ -39,6 +43,12 @@ pub enum DecodeError {
     /// The path of a file is not accepted.
     #[error("the sender names {0}, which is not accepted")]
     Path(#[from] PathError),
+    /// A symbolic link has no text, or a zero byte in it.
+    #[error("the sender names a symbolic link without a target")]
+    Target,
+    /// A hard link is not one to a file that precedes it.
+    #[error("the sender names a hard link to something else than a file before it")]
+    Link,
     /// The content of a chunk does not match its hash.
     #[error(
         "a chunk's hash is wrong: the bytes after {bytes} of the stream are not those that were sent"
@@ -64,6 +74,9 @@ pub enum DecodeError {
     #[error("bytes follow the end of the stream")]
     AfterEnd,
 }
+
+/// The content of a hole.
+static ZEROS: [u8; CHUNK] = [0; CHUNK];
 
 /// The number of bytes of a chunk that are hashed and passed on at a time, so that they stay in the processor's cache
 /// in between.
@@ -101,6 +114,12 @@ pub trait Visitor {
     /// # Errors
     /// If the consumer stops the stream.
     fn bytes(&mut self, bytes: &[u8]) -> Result<(), Self::Error>;
+
+    /// Called for a chunk that is a hole, in place of [`Self::bytes`] and [`Self::chunk`]: that many zeros, whose hash this is.
+    ///
+    /// # Errors
+    /// If the consumer stops the stream.
+    fn hole(&mut self, len: usize, hash: &Hash) -> Result<(), Self::Error>;
 
     /// Called when the bytes since the last call form a chunk whose hash is correct.
     ///
@@ -192,6 +211,8 @@ struct Chunk {
 #[derive(Debug, Default)]
 struct FileState {
     known: Option<u64>,
+    /// The chunks that are sent, if there are others.
+    extents: Option<Extents>,
     bytes: u64,
     tree: TreeHash,
     /// The hash of the content, for files of unknown length.
@@ -231,6 +252,7 @@ impl Decoder {
             this.state = State::Inside;
             this.digest.file(&header);
             this.file.known = header.length;
+            this.file.extents = header.extents().cloned();
             this.file.bytes = hashes.len() as u64 * CHUNK as u64;
             for hash in hashes {
                 this.file.tree.push(hash, from.single);
@@ -278,6 +300,7 @@ impl Decoder {
                 bytes = &bytes[omitted as usize..];
                 continue;
             }
+            self.pass_holes(visitor)?;
             if let Some(chunk) = &mut self.chunk
                 && chunk.have < chunk.len
             {
@@ -354,15 +377,7 @@ impl Decoder {
         }
         Some(Ok(match tag {
             tag::START => START_BYTES,
-            tag::FILE => {
-                let front = file_record_bytes(0);
-                let path = self.buffer.get(front - 2..front)?;
-                let path = usize::from(u16::from_be_bytes([path[0], path[1]]));
-                if path > MAX_PATH {
-                    return Some(Err(DecodeError::Path(PathError::Long)));
-                }
-                front + path
-            }
+            tag::FILE => return record_len(&self.buffer, bytes),
             tag::CHUNK if self.chunk.is_none() => CHUNK_FRONT,
             tag::CHUNK => CHUNK_FRONT + HASH,
             tag::FILE_END => FILE_END_BYTES,
@@ -390,21 +405,41 @@ impl Decoder {
         at: u64,
         visitor: &mut V,
     ) -> Result<(), V::Error> {
-        self.file = FileState { known: header.length, ..FileState::default() };
+        let (known, extents) = (header.length, header.extents().cloned());
+        self.file = FileState { known, extents, ..FileState::default() };
         self.state = State::Inside;
         let Some(length) = header.length else { return Ok(()) };
         if let Some(hash) = visitor.known() {
             (self.file.given, self.file.bytes) = (Some(hash), length);
             // A chunk that follows would be out of place.
             self.file.short = true;
-            self.skip = super::chunks_bytes(length);
+            self.skip = header.chunks_bytes();
         } else {
             let Kept { hashes, single } = visitor.kept()?;
             self.file.bytes = hashes.len() as u64 * CHUNK as u64;
             hashes.into_iter().for_each(|hash| self.file.tree.push(hash, single));
-            self.skip = super::chunks_bytes(self.file.bytes);
+            self.skip = header.bytes_before(self.file.tree.chunks());
         }
         self.at = at + self.skip;
+        Ok(())
+    }
+
+    /// Passes the holes that follow the chunks so far.
+    fn pass_holes<V: Visitor>(&mut self, visitor: &mut V) -> Result<(), V::Error> {
+        let FileState { extents: Some(extents), tree, bytes, known, .. } = &mut self.file else {
+            return Ok(());
+        };
+        if self.state != State::Inside || !self.buffer.is_empty() {
+            return Ok(());
+        }
+        let length = known.unwrap_or(0);
+        while *bytes < length && !extents.contains(tree.chunks()) {
+            let len = (length - *bytes).min(CHUNK as u64) as usize;
+            let (hash, single) = chunk_hash(tree.chunks(), &ZEROS[..len]);
+            visitor.hole(len, &hash)?;
+            tree.push(hash, single);
+            *bytes += len as u64;
+        }
         Ok(())
     }
 
@@ -431,7 +466,7 @@ impl Decoder {
                 }
                 visitor.file(&header, at)?;
                 self.digest.file(&header);
-                if header.directory {
+                if !header.is_file() {
                     self.files += 1;
                 } else {
                     self.begin_file(&header, at, visitor)?;
@@ -502,34 +537,4 @@ impl Decoder {
         }
         Ok(())
     }
-}
-
-fn number(bytes: &[u8]) -> u64 {
-    bytes.iter().fold(0, |number, byte| number << 8 | u64::from(*byte))
-}
-
-/// Decodes a file record whose length has been checked.
-pub(super) fn file_header(record: &[u8], begins: u64) -> Result<FileHeader, DecodeError> {
-    let front = file_record_bytes(0);
-    let path = record[front..].to_vec();
-    check_path(&path)?;
-    let directory = match record[1] {
-        0 => false,
-        1 => true,
-        found => return Err(DecodeError::OutOfPlace { found, bytes: begins }),
-    };
-    let length = number(&record[16..24]);
-    let length = (length != u64::MAX).then_some(length);
-    // Offsets in a stream have 48 bits.
-    if length.is_some_and(|length| length >= 1 << 47 || (directory && length > 0)) {
-        return Err(DecodeError::Length { bytes: begins });
-    }
-    Ok(FileHeader {
-        path,
-        directory,
-        length,
-        mode: (number(&record[2..4]) & 0o777) as u16,
-        mtime_s: number(&record[4..12]) as i64,
-        mtime_ns: (number(&record[12..16]) as u32).min(999_999_999),
-    })
 }

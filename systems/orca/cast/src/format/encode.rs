@@ -2,7 +2,7 @@
 
 use blake3::Hasher;
 
-use super::{CHUNK_FRONT, FileHeader, Hash, MAGIC, VERSION, tag};
+use super::{Attribute, CHUNK_FRONT, FileHeader, Hash, MAGIC, RecordKind, VERSION, kind, tag};
 
 /// The length of the start record in bytes.
 pub const START_BYTES: usize = 9;
@@ -20,22 +20,53 @@ pub fn start(out: &mut Vec<u8>) {
     out.extend_from_slice(&VERSION.to_be_bytes());
 }
 
-/// Returns the length in bytes of a file record with a path of this length.
+/// Returns the length in bytes of the record of a file without holes with a path of this length.
 #[must_use]
 pub const fn file_record_bytes(path: usize) -> usize {
     1 + 1 + 2 + 8 + 4 + 8 + 2 + path
 }
 
+/// Returns the length in bytes of an extended attribute in a record.
+#[must_use]
+pub const fn attribute_bytes(name: usize, value: usize) -> usize {
+    1 + name + 4 + value
+}
+
 /// Appends a file record. The path must not be longer than [`super::MAX_PATH`].
 pub fn file(header: &FileHeader, out: &mut Vec<u8>) {
     out.push(tag::FILE);
-    out.push(u8::from(header.directory));
+    let kind = match header.kind {
+        RecordKind::File => kind::FILE,
+        RecordKind::Directory => kind::DIRECTORY,
+        RecordKind::WithHoles(_) => kind::WITH_HOLES,
+        RecordKind::HardLink(_) => kind::HARD_LINK,
+        RecordKind::SymbolicLink(_) => kind::SYMBOLIC_LINK,
+    };
+    out.push(kind | if header.attributes.is_some() { kind::WITH_ATTRIBUTES } else { 0 });
     out.extend_from_slice(&header.mode.to_be_bytes());
     out.extend_from_slice(&header.mtime_s.to_be_bytes());
     out.extend_from_slice(&header.mtime_ns.to_be_bytes());
     out.extend_from_slice(&header.length.unwrap_or(u64::MAX).to_be_bytes());
     out.extend_from_slice(&(header.path.len() as u16).to_be_bytes());
     out.extend_from_slice(&header.path);
+    match &header.kind {
+        RecordKind::WithHoles(extents) => extents.encode(out),
+        RecordKind::HardLink(target) | RecordKind::SymbolicLink(target) => {
+            out.extend_from_slice(&(target.len() as u16).to_be_bytes());
+            out.extend_from_slice(target);
+        }
+        RecordKind::File | RecordKind::Directory => {}
+    }
+    if let Some(attributes) = &header.attributes {
+        let lengths = attributes.iter().map(|it| attribute_bytes(it.name.len(), it.value.len()));
+        out.extend_from_slice(&(lengths.sum::<usize>() as u32).to_be_bytes());
+        for Attribute { name, value } in attributes {
+            out.push(name.len() as u8);
+            out.extend_from_slice(name);
+            out.extend_from_slice(&(value.len() as u32).to_be_bytes());
+            out.extend_from_slice(value);
+        }
+    }
 }
 
 /// Returns the bytes of a chunk record that precede its content.
@@ -65,7 +96,7 @@ impl Default for StreamDigest {
 impl StreamDigest {
     /// Adds the header of the next file or directory.
     pub fn file(&mut self, header: &FileHeader) {
-        let mut record = Vec::with_capacity(file_record_bytes(header.path.len()));
+        let mut record = Vec::with_capacity(header.record_bytes());
         file(header, &mut record);
         self.0.update(&record);
     }

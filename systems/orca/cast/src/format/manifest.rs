@@ -1,16 +1,17 @@
 //! Manifests: what a sender has, before any content of it. The format is Rackweave's; the Orca paper knows no files.
 //!
 //! ```text
-//! "RWCASTM1" length of all(8) flags(1) entries(4) entry... BLAKE3 of what precedes(32)
-//! entry: the file record, and with the flag `checksum` the hash of a file(32)
+//! "RWCASTM1" length of all(8) flags(1) entries(4) entry... [patterns names] BLAKE3 of what precedes(32)
+//! entry: the file record, and with the flag `checksum` the hash of a file(32); a hard link is to an entry before it
+//! patterns, names: if receivers delete, what they must not: count(4), each with its length(2)
 //! ```
 //!
-//! A receiver answers which entries it lacks ([`Lacking`]). Numbers are big endian.
+//! A receiver answers with [`Findings`](super::Findings). Numbers are big endian.
 
-use rackweave_core::Bitmap;
+use std::collections::BTreeSet;
 
-use super::decode::file_header;
-use super::{DecodeError, FileHeader, HASH, Hash, MAX_PATH, file, file_record_bytes};
+use super::decode::{file_header, record_len};
+use super::{DecodeError, FileHeader, HASH, Hash, file};
 
 /// The longest manifest in bytes: that of some 600,000 files.
 pub const MAX_MANIFEST: usize = 64 << 20;
@@ -19,6 +20,13 @@ pub const MAX_MANIFEST: usize = 64 << 20;
 pub const MANIFEST_FRONT: usize = 8 + 8 + 1 + 4;
 
 const MAGIC: &[u8; 8] = b"RWCASTM1";
+
+/// The flags of [`Purpose`].
+const DRY_RUN: u8 = 1;
+const CHECKSUM: u8 = 2;
+const LATER: u8 = 4;
+const NOW: u8 = 8;
+const ITEMIZE: u8 = 16;
 
 /// The bit that tells the streams of manifests from those of content.
 const KIND: u128 = 1 << 127;
@@ -33,6 +41,19 @@ pub const fn is_manifest(stream: u128) -> bool {
 #[must_use]
 pub const fn content_number(bits: u128) -> u128 {
     bits & !KIND
+}
+
+/// Returns a hash of the names and attributes of files, in this order.
+#[must_use]
+pub fn cast_hash<'a>(headers: impl Iterator<Item = &'a FileHeader>) -> Hash {
+    let mut hasher = blake3::Hasher::new_derive_key("rackweave cast 1 stream of files");
+    let mut record = Vec::new();
+    for header in headers {
+        record.clear();
+        file(header, &mut record);
+        hasher.update(&record);
+    }
+    *hasher.finalize().as_bytes()
 }
 
 /// Returns the number of a stream of some files: the first half identifies all files of a sender, the
@@ -56,6 +77,55 @@ pub struct Purpose {
     pub dry_run: bool,
     /// Files are compared by their hashes, and not by length and time.
     pub checksum: bool,
+    /// Receivers answer how what they have differs from each entry ([`Difference`](super::Difference)).
+    pub itemize: bool,
+    /// Whether receivers delete what is in the sender's directories and not in the manifest.
+    pub delete: Delete,
+}
+
+impl Purpose {
+    /// Returns whether a receiver may be sent everything without having answered.
+    #[must_use]
+    pub fn is_plain(self) -> bool {
+        !self.dry_run && self.delete == Delete::Never
+    }
+}
+
+/// What receivers delete.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Delete {
+    /// Nothing.
+    #[default]
+    Never,
+    /// Nothing yet: a manifest with [`Delete::Now`] follows, once this receiver has all content.
+    Later,
+    /// What they have and the sender has not, if they lack nothing.
+    Now,
+}
+
+/// What receivers must not delete although it is not in the manifest.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Protected {
+    /// The patterns that the sender excludes ([`Excludes`](crate::excludes::Excludes)).
+    pub patterns: Vec<String>,
+    /// Paths that the sender has and does not send, such as those of devices.
+    pub paths: Vec<Vec<u8>>,
+}
+
+impl Protected {
+    fn encode(&self, out: &mut Vec<u8>) -> Option<()> {
+        let patterns = self.patterns.iter().map(String::as_bytes).collect();
+        let paths = self.paths.iter().map(Vec::as_slice).collect();
+        let lists: [Vec<&[u8]>; 2] = [patterns, paths];
+        for list in lists {
+            out.extend_from_slice(&u32::try_from(list.len()).ok()?.to_be_bytes());
+            for text in list {
+                out.extend_from_slice(&u16::try_from(text.len()).ok()?.to_be_bytes());
+                out.extend_from_slice(text);
+            }
+        }
+        Some(())
+    }
 }
 
 /// A file or directory of a manifest.
@@ -74,6 +144,8 @@ pub struct Manifest {
     pub purpose: Purpose,
     /// The files and directories, directories before what is in them.
     pub entries: Vec<ManifestEntry>,
+    /// What [`Purpose::delete`] does not concern; not sent if nothing is deleted.
+    pub protected: Protected,
 }
 
 impl Manifest {
@@ -82,17 +154,30 @@ impl Manifest {
     pub fn encode(&self) -> Option<Vec<u8>> {
         let mut out = MAGIC.to_vec();
         out.extend_from_slice(&[0; 8]);
-        let Purpose { dry_run, checksum } = self.purpose;
-        out.push(u8::from(dry_run) | u8::from(checksum) << 1);
+        let Purpose { dry_run, checksum, itemize, delete } = self.purpose;
+        let delete = match delete {
+            Delete::Never => 0,
+            Delete::Later => LATER,
+            Delete::Now => NOW,
+        };
+        let flags = [(dry_run, DRY_RUN), (checksum, CHECKSUM), (itemize, ITEMIZE)];
+        let flags = flags.into_iter().filter(|it| it.0).fold(0, |sum, it| sum | it.1);
+        out.push(flags | delete);
         out.extend_from_slice(&u32::try_from(self.entries.len()).ok()?.to_be_bytes());
         for entry in &self.entries {
             file(&entry.header, &mut out);
-            if checksum && !entry.header.directory {
+            if checksum && entry.header.is_file() {
                 out.extend_from_slice(&entry.hash.unwrap_or_default());
             }
             if out.len() > MAX_MANIFEST - HASH {
                 return None;
             }
+        }
+        if delete != 0 {
+            self.protected.encode(&mut out)?;
+        }
+        if out.len() > MAX_MANIFEST - HASH {
+            return None;
         }
         let length = (out.len() + HASH) as u64;
         out[8..16].copy_from_slice(&length.to_be_bytes());
@@ -135,26 +220,31 @@ impl Manifest {
             return Err(DecodeError::Digest);
         }
         let flags = rest[16];
-        let purpose = Purpose { dry_run: flags & 1 != 0, checksum: flags & 2 != 0 };
+        let delete = match flags & !(DRY_RUN | CHECKSUM | ITEMIZE) {
+            0 => Delete::Never,
+            LATER => Delete::Later,
+            NOW => Delete::Now,
+            _ => return Err(DecodeError::Length { bytes: 16 }),
+        };
+        let is_set = |flag| flags & flag != 0;
+        let (dry_run, checksum) = (is_set(DRY_RUN), is_set(CHECKSUM));
+        let purpose = Purpose { dry_run, checksum, itemize: is_set(ITEMIZE), delete };
         let count = rest[17..21].iter().fold(0, |number, byte| number << 8 | u32::from(*byte));
         let mut at = MANIFEST_FRONT;
-        let mut cut = |len: usize| {
-            let wrong = DecodeError::Length { bytes: at as u64 };
-            let (from, to) = (at, at.checked_add(len).ok_or(wrong)?);
-            at = to;
+        let cut = |at: &mut usize, len: usize| {
+            let wrong = DecodeError::Length { bytes: *at as u64 };
+            let (from, to) = (*at, at.checked_add(len).ok_or(wrong)?);
+            *at = to;
             rest.get(from..to).ok_or(wrong)
         };
         let mut entries = Vec::new();
         for _ in 0..count {
-            let front = cut(file_record_bytes(0))?;
-            let path = usize::from(u16::from_be_bytes([front[24], front[25]]));
-            if path > MAX_PATH {
-                return Err(DecodeError::Path(super::PathError::Long));
-            }
-            let record = [front, cut(path)?].concat();
-            let header = file_header(&record, 0)?;
-            let hash = match purpose.checksum && !header.directory {
-                true => cut(HASH)?.try_into().ok(),
+            let len = record_len(rest.get(at..).unwrap_or_default(), at as u64);
+            let len = len.ok_or(DecodeError::Length { bytes: at as u64 })??;
+            let record = cut(&mut at, len)?;
+            let header = file_header(record, 0)?;
+            let hash = match purpose.checksum && header.is_file() {
+                true => cut(&mut at, HASH)?.try_into().ok(),
                 false => None,
             };
             if header.length.is_none() {
@@ -162,89 +252,44 @@ impl Manifest {
             }
             entries.push(ManifestEntry { header, hash });
         }
-        match flags > 3 || at != rest.len() {
-            true => Err(DecodeError::Length { bytes: at as u64 }),
-            false => Ok(Self { purpose, entries }),
+        check_links(&entries)?;
+        let mut texts = [Vec::new(), Vec::new()];
+        if delete != Delete::Never {
+            for texts in &mut texts {
+                let count =
+                    cut(&mut at, 4)?.iter().fold(0, |number, byte| number << 8 | u32::from(*byte));
+                for _ in 0..count {
+                    let length =
+                        cut(&mut at, 2)?.iter().fold(0, |sum, byte| sum << 8 | usize::from(*byte));
+                    texts.push(cut(&mut at, length)?.to_vec());
+                }
+            }
+        }
+        let [patterns, paths] = texts;
+        let patterns = patterns.into_iter().map(String::from_utf8).collect::<Result<_, _>>();
+        match patterns {
+            Ok(patterns) if at == rest.len() => {
+                Ok(Self { purpose, entries, protected: Protected { patterns, paths } })
+            }
+            _ => Err(DecodeError::Length { bytes: at as u64 }),
         }
     }
 }
 
-/// A receiver's answer to a manifest: the entries that it lacks.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Lacking(Bitmap<u32>);
-
-impl Lacking {
-    /// Returns the answer that nothing of this many entries is lacking.
-    #[must_use]
-    pub fn nothing(entries: u32) -> Self {
-        Self(Bitmap::new(entries))
+/// Checks that each hard link is to a file before it, so that none leads out of the cast, to itself, or in a circle.
+fn check_links(entries: &[ManifestEntry]) -> Result<(), DecodeError> {
+    if entries.iter().all(|entry| entry.header.hard_link().is_none()) {
+        return Ok(());
     }
-
-    /// Returns the answer that all entries are.
-    #[must_use]
-    pub fn all(entries: u32) -> Self {
-        let mut this = Self::nothing(entries);
-        (0..entries).for_each(|entry| this.add(entry));
-        this
-    }
-
-    /// Adds an entry.
-    pub fn add(&mut self, entry: u32) {
-        self.0.insert(entry);
-    }
-
-    /// Adds the entries of another answer.
-    pub fn unite(&mut self, other: &Self) {
-        other.0.iter().for_each(|entry| self.add(entry));
-    }
-
-    /// Returns whether an entry is lacking.
-    #[must_use]
-    pub fn contains(&self, entry: u32) -> bool {
-        self.0.contains(entry)
-    }
-
-    /// Returns whether no entry is lacking.
-    #[must_use]
-    pub fn is_empty(&self) -> bool {
-        self.0.is_empty()
-    }
-
-    /// Returns the entries that are lacking, in ascending order.
-    pub fn iter(&self) -> impl Iterator<Item = u32> + '_ {
-        self.0.iter()
-    }
-
-    /// Returns the length in bytes of an answer about this many entries.
-    #[must_use]
-    pub const fn encoded_len(entries: u32) -> usize {
-        entries.div_ceil(8) as usize
-    }
-
-    /// Encodes the answer: a bit for each entry, the lowest one of a byte first.
-    #[must_use]
-    pub fn encode(&self) -> Vec<u8> {
-        let mut out = vec![0; Self::encoded_len(self.0.size())];
-        self.0.iter().for_each(|entry| out[entry as usize / 8] |= 1 << (entry % 8));
-        out
-    }
-
-    /// Decodes an answer about this many entries; `None` if it has another length, or bits of further entries.
-    #[must_use]
-    pub fn decode(bytes: &[u8], entries: u32) -> Option<Self> {
-        let mut this = Self::nothing(entries);
-        if bytes.len() != Self::encoded_len(entries) {
-            return None;
+    let mut files = BTreeSet::new();
+    for ManifestEntry { header, .. } in entries {
+        match header.hard_link() {
+            Some(target) if !files.contains(target) => return Err(DecodeError::Link),
+            None if header.is_file() => drop(files.insert(&header.path[..])),
+            _ => {}
         }
-        for (byte, at) in bytes.iter().zip((0_u32..).step_by(8)) {
-            for bit in (0..8).filter(|bit| byte >> bit & 1 != 0) {
-                if !this.0.insert(at + bit) {
-                    return None;
-                }
-            }
-        }
-        Some(this)
     }
+    Ok(())
 }
 
 #[cfg(test)]
@@ -252,22 +297,40 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+    use crate::format::{Extents, RecordKind};
 
     fn manifest(checksum: bool, paths: &[String]) -> Manifest {
         let entry = |(index, path): (usize, &String)| {
-            let directory = index % 3 == 0;
+            let kind = match index {
+                _ if index % 3 == 0 => RecordKind::Directory,
+                _ if index % 5 == 1 => RecordKind::WithHoles(Extents::new(std::iter::once(0..1))),
+                _ if index % 7 == 2 => RecordKind::SymbolicLink(b"../\xff".to_vec()),
+                _ => RecordKind::File,
+            };
+            let has_content = matches!(kind, RecordKind::File | RecordKind::WithHoles(_));
             let header = FileHeader {
                 path: path.clone().into_bytes(),
-                directory,
-                length: Some(if directory { 0 } else { index as u64 * 77 }),
+                kind,
+                length: Some(if has_content { index as u64 * 77 } else { 0 }),
+                attributes: None,
                 mode: 0o640,
                 mtime_s: -5,
                 mtime_ns: 7,
             };
-            ManifestEntry { header, hash: (checksum && !directory).then_some([index as u8; 32]) }
+            ManifestEntry { header, hash: (checksum && has_content).then_some([index as u8; 32]) }
         };
-        let purpose = Purpose { dry_run: paths.len().is_multiple_of(2), checksum };
-        Manifest { purpose, entries: paths.iter().enumerate().map(entry).collect() }
+        let delete = [Delete::Never, Delete::Later, Delete::Now][paths.len() % 3];
+        let purpose = Purpose {
+            dry_run: paths.len().is_multiple_of(2),
+            checksum,
+            itemize: paths.len() % 5 < 2,
+            delete,
+        };
+        let protected = match delete {
+            Delete::Never => Protected::default(),
+            _ => Protected { patterns: paths.to_vec(), paths: vec![b"a/\xff".to_vec()] },
+        };
+        Manifest { purpose, entries: paths.iter().enumerate().map(entry).collect(), protected }
     }
 
     proptest! {
@@ -294,23 +357,6 @@ mod tests {
             let _ = Manifest::decode(&bytes);
             let _ = Manifest::decode(&noise);
             prop_assert!(Manifest::length(&noise).is_err());
-        }
-
-        #[test]
-        fn an_answer_comes_back_and_no_other_length_is_taken(
-            entries in 0_u32..100,
-            lacking in prop::collection::vec(0_u32..100, 0..50),
-            noise in prop::collection::vec(any::<u8>(), 0..20),
-        ) {
-            let mut answer = Lacking::nothing(entries);
-            lacking.iter().for_each(|entry| answer.add(*entry));
-            let bytes = answer.encode();
-            prop_assert_eq!(Lacking::decode(&bytes, entries), Some(answer));
-            prop_assert_eq!(Lacking::decode(&bytes, entries + 8), None);
-            let taken = Lacking::decode(&noise, entries);
-            let fits = noise.len() == entries.div_ceil(8) as usize
-                && noise.last().is_none_or(|last| entries % 8 == 0 || last >> (entries % 8) == 0);
-            prop_assert_eq!(taken.is_some(), fits);
         }
     }
 }

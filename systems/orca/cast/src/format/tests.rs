@@ -20,6 +20,9 @@ impl Visitor for Got {
         self.files.last_mut().unwrap().1.extend_from_slice(bytes);
         Ok(())
     }
+    fn hole(&mut self, len: usize, _: &Hash) -> Result<(), DecodeError> {
+        self.bytes(&vec![0; len])
+    }
     fn chunk(&mut self, _: &Hash, _: u64) -> Result<(), DecodeError> {
         Ok(())
     }
@@ -40,7 +43,15 @@ impl Visitor for Got {
 
 fn header(path: &str, length: Option<u64>) -> FileHeader {
     let path = path.as_bytes().to_vec();
-    FileHeader { path, directory: false, length, mode: 0o644, mtime_s: -5, mtime_ns: 7 }
+    FileHeader {
+        attributes: None,
+        path,
+        kind: RecordKind::File,
+        length,
+        mode: 0o644,
+        mtime_s: -5,
+        mtime_ns: 7,
+    }
 }
 
 /// Encodes a stream of these files. Files of unknown length have chunks of the given length.
@@ -110,8 +121,8 @@ fn known_lengths_tell_where_everything_is() {
     let bytes = vec![3; 2 * CHUNK + 9];
     let len = stream(&[("x", bytes.clone(), None)]).len();
     let fixed = START_BYTES + file_record_bytes(1) + FILE_END_BYTES + DIGEST_BYTES + END_BYTES;
-    assert_eq!(len as u64, fixed as u64 + chunks_bytes(bytes.len() as u64));
-    assert_eq!(chunks_bytes(0), 0);
+    assert_eq!(len as u64, fixed as u64 + header("x", Some(bytes.len() as u64)).chunks_bytes());
+    assert_eq!(header("x", Some(0)).chunks_bytes(), 0);
 }
 
 #[test]

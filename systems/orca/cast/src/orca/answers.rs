@@ -1,8 +1,9 @@
-//! Answers to manifests: which entries a receiver lacks ([`Lacking`]). The sender asks a receiver that has the whole
-//! manifest for one part of its answer after another, and repeats what was not answered. The protocol is Rackweave's.
+//! Answers to manifests ([`Findings`]). The sender asks a receiver that has the whole manifest for one part of its answer after
+//! another, and repeats what was not answered. The protocol is Rackweave's.
 //!
 //! ```text
-//! 0: 0xB8   1: 0 ask, 1 answer   2: session (4 bytes)   6: part (4 bytes)   10: in an answer, its bytes   last 8: check
+//! 0: 0xB8   1: 0 ask, 1 answer   2: session (4 bytes)   6: part (4 bytes)   last 8: check
+//! in an answer  10: length of all parts (4 bytes)   14: bytes of this part
 //! ```
 //!
 //! With a key, what follows the first byte is sealed, without the check.
@@ -15,7 +16,7 @@ use rackweave_wire::orca::Session;
 
 use super::secure::SealedMessage;
 use super::{Engine, EngineEvent, EnginePlatform, probe};
-use crate::format::Lacking;
+use crate::format::Findings;
 use crate::sink::Answer;
 use crate::source::Payload;
 
@@ -50,6 +51,8 @@ pub enum AnswerMessage {
         session: Session,
         /// The number of the part.
         part: u32,
+        /// The length in bytes of all parts.
+        length: u32,
         /// The bytes of the part.
         bytes: Bytes,
     },
@@ -58,14 +61,17 @@ pub enum AnswerMessage {
 impl AnswerMessage {
     /// Appends the message without the tag and the check.
     pub fn encode(&self, out: &mut Vec<u8>) {
-        let (kind, session, part, bytes) = match self {
-            Self::Ask { session, part } => (0, session, part, &[][..]),
-            Self::Answer { session, part, bytes } => (1, session, part, &bytes[..]),
+        let (kind, session, part) = match self {
+            Self::Ask { session, part } => (0, session, part),
+            Self::Answer { session, part, .. } => (1, session, part),
         };
         out.push(kind);
         out.extend_from_slice(&session.0.to_be_bytes());
         out.extend_from_slice(&part.to_be_bytes());
-        out.extend_from_slice(bytes);
+        if let Self::Answer { length, bytes, .. } = self {
+            out.extend_from_slice(&length.to_be_bytes());
+            out.extend_from_slice(bytes);
+        }
     }
 
     /// Decodes what [`Self::encode`] appends; `None` if it is malformed.
@@ -76,9 +82,10 @@ impl AnswerMessage {
         let part = front[5..].try_into().ok().map(u32::from_be_bytes)?;
         match front[0] {
             0 if bytes.is_empty() => Some(Self::Ask { session, part }),
-            1 if bytes.len() <= PART => {
-                let bytes = Bytes::copy_from_slice(bytes);
-                Some(Self::Answer { session, part, bytes })
+            1 => {
+                let (length, bytes) = bytes.split_first_chunk()?;
+                let (length, bytes) = (u32::from_be_bytes(*length), Bytes::copy_from_slice(bytes));
+                (bytes.len() <= PART).then_some(Self::Answer { session, part, length, bytes })
             }
             _ => None,
         }
@@ -109,6 +116,8 @@ impl AnswerMessage {
 #[derive(Debug)]
 struct Asking {
     entries: u32,
+    /// The length of the answer, as its first part says.
+    length: usize,
     got: Vec<u8>,
     /// When the receiver last said something new.
     heard: Time,
@@ -151,7 +160,8 @@ impl Answers {
     }
 
     pub(super) fn ask(&mut self, now: Time, session: Session, host: HostId, entries: u32) {
-        let asking = Asking { entries, got: Vec::new(), heard: now, next_at: now, attempts: 0 };
+        let (length, got) = (0, Vec::new());
+        let asking = Asking { entries, length, got, heard: now, next_at: now, attempts: 0 };
         self.asking.insert((session, host), asking);
     }
 
@@ -162,8 +172,8 @@ impl Answers {
         self.kept.push(Kept { session, host, bytes: answer.bytes.clone(), is_taken: false });
     }
 
-    /// Returns a part of an answer that this host has given to another one.
-    fn part_of(&mut self, session: Session, host: HostId, part: u32) -> Option<Bytes> {
+    /// Returns the length of an answer that this host has given to another one, and a part of it.
+    fn part_of(&mut self, session: Session, host: HostId, part: u32) -> Option<(u32, Bytes)> {
         let kept = self.kept.iter_mut().find(|it| (it.session, it.host) == (session, host))?;
         let from = (part as usize).checked_mul(PART)?;
         let to = from.saturating_add(PART).min(kept.bytes.len());
@@ -171,30 +181,35 @@ impl Answers {
             return None;
         }
         kept.is_taken |= to == kept.bytes.len();
-        Some(kept.bytes.slice(from..to))
+        Some((kept.bytes.len() as u32, kept.bytes.slice(from..to)))
     }
 
     /// Takes a part of an answer. Returns whether it was expected, and the answer once it is whole. A part of another length
-    /// than the next one has is not taken, nor is an answer with bits of entries that the manifest does not have.
+    /// than the next one has is not taken, nor is a malformed answer.
     fn take(
         &mut self,
         now: Time,
         key: (Session, HostId),
-        part: u32,
+        (part, length): (u32, u32),
         bytes: &[u8],
-    ) -> (bool, Option<Lacking>) {
+    ) -> (bool, Option<Findings>) {
         let Some(asking) = self.asking.get_mut(&key) else { return (false, None) };
-        let length = Lacking::encoded_len(asking.entries);
-        let expected = (length - asking.got.len()).min(PART);
-        if part != asking.part() || bytes.len() != expected {
+        let length = length as usize;
+        let (least, most) = Findings::lengths(asking.entries);
+        let is_same = part == 0 || length == asking.length;
+        if part != asking.part() || !is_same || !(least..=most).contains(&length) {
             return (false, None);
         }
+        if bytes.len() != (length - asking.got.len()).min(PART) {
+            return (false, None);
+        }
+        asking.length = length;
         asking.got.extend_from_slice(bytes);
         if asking.got.len() < length {
             (asking.heard, asking.next_at, asking.attempts) = (now, now, 0);
             return (true, None);
         }
-        let answer = Lacking::decode(&asking.got, asking.entries);
+        let answer = Findings::decode(&asking.got, asking.entries);
         if answer.is_none() {
             asking.got.clear();
             return (false, None);
@@ -218,15 +233,16 @@ impl<P: EnginePlatform> Engine<P> {
     pub(super) fn handle_answer(&mut self, now: Time, host: HostId, message: AnswerMessage) {
         match message {
             AnswerMessage::Ask { session, part } => {
-                if let Some(bytes) = self.answers.part_of(session, host, part) {
-                    self.say(host, &AnswerMessage::Answer { session, part, bytes });
+                if let Some((length, bytes)) = self.answers.part_of(session, host, part) {
+                    self.say(host, &AnswerMessage::Answer { session, part, length, bytes });
                 }
             }
-            AnswerMessage::Answer { session, part, bytes } => {
-                let (taken, lacking) = self.answers.take(now, (session, host), part, &bytes);
+            AnswerMessage::Answer { session, part, length, bytes } => {
+                let part = (part, length);
+                let (taken, findings) = self.answers.take(now, (session, host), part, &bytes);
                 self.stats.malformed += u64::from(!taken);
-                if lacking.is_some() {
-                    self.events.push_back(EngineEvent::Answered { session, host, lacking });
+                if findings.is_some() {
+                    self.events.push_back(EngineEvent::Answered { session, host, findings });
                 }
             }
         }
@@ -253,7 +269,7 @@ impl<P: EnginePlatform> Engine<P> {
             let Some(asking) = self.answers.asking.get_mut(&key) else { continue };
             if now.since(asking.heard) >= patience {
                 self.answers.asking.remove(&key);
-                self.events.push_back(EngineEvent::Answered { session, host, lacking: None });
+                self.events.push_back(EngineEvent::Answered { session, host, findings: None });
                 continue;
             }
             let wait = (RETRY * (1 << asking.attempts.min(6))).min(RETRY_MAX);
@@ -269,14 +285,15 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+    use crate::format::{Deletion, Lacking};
 
     proptest! {
         #[test]
         fn messages_come_back_and_any_bytes_are_harmless(
-            session: u32, part: u32, bytes in prop::collection::vec(any::<u8>(), 0..PART), at in any::<prop::sample::Index>()
+            session: u32, part: u32, length: u32, bytes in prop::collection::vec(any::<u8>(), 0..PART), at in any::<prop::sample::Index>()
         ) {
             let (session, noise) = (Session(session), bytes.clone());
-            for message in [AnswerMessage::Ask { session, part }, AnswerMessage::Answer { session, part, bytes: bytes.into() }] {
+            for message in [AnswerMessage::Ask { session, part }, AnswerMessage::Answer { session, part, length, bytes: bytes.into() }] {
                 let mut plain = message.encode_plain();
                 prop_assert_eq!(AnswerMessage::decode_plain(&plain), Some(message));
                 let at = at.index(plain.len());
@@ -291,24 +308,34 @@ mod tests {
     #[test]
     fn an_answer_of_another_length_or_place_is_not_taken() {
         let (now, host, session) = (Time::ZERO, HostId(3), Session(9));
-        let entries = 8 * PART as u32 + 12;
+        let entries = 8 * PART as u32 + 4;
         let mut lacking = Lacking::nothing(entries);
-        lacking.add(8 * PART as u32 + 11);
-        let bytes = lacking.encode();
+        lacking.add(8 * PART as u32 + 3);
+        let deletion = Deletion::None;
+        let findings = Findings { lacking, differences: None, deletion, obstacle: None };
+        let bytes = findings.encode();
+        let length = bytes.len() as u32;
+        assert_eq!(length as usize, PART + 2);
         let mut answers = Answers::default();
         answers.ask(now, session, host, entries);
         let key = (session, host);
-        assert_eq!(answers.take(now, (Session(8), host), 0, &bytes[..PART]), (false, None));
-        assert_eq!(answers.take(now, (session, HostId(4)), 0, &bytes[..PART]), (false, None));
-        assert_eq!(answers.take(now, key, 1, &bytes[PART..]), (false, None));
-        assert_eq!(answers.take(now, key, 0, &bytes[..PART - 1]), (false, None));
-        assert_eq!(answers.take(now, key, 0, &bytes[..PART]), (true, None));
-        assert_eq!(answers.take(now, key, 0, &bytes[..PART]), (false, None));
-        assert_eq!(answers.take(now, key, 1, &[0, 0, 0]), (false, None));
+        let (first, last) = bytes.split_at(PART);
+        let no = (false, None);
+        assert_eq!(answers.take(now, (Session(8), host), (0, length), first), no);
+        assert_eq!(answers.take(now, (session, HostId(4)), (0, length), first), no);
+        assert_eq!(answers.take(now, key, (1, length), last), no);
+        assert_eq!(answers.take(now, key, (0, length), &first[1..]), no);
+        for wrong in [length - 1, u32::MAX] {
+            assert_eq!(answers.take(now, key, (0, wrong), first), no);
+        }
+        assert_eq!(answers.take(now, key, (0, length), first), (true, None));
+        assert_eq!(answers.take(now, key, (0, length), first), no);
+        assert_eq!(answers.take(now, key, (1, length), &[0, 0, 0]), no);
+        assert_eq!(answers.take(now, key, (1, length + 1), &[0, 0, 0]), no);
         // A bit of an entry that does not exist: the answer is asked for once more.
-        assert_eq!(answers.take(now, key, 1, &[0, 0x10]), (false, None));
-        assert_eq!(answers.take(now, key, 0, &bytes[..PART]), (true, None));
-        assert_eq!(answers.take(now, key, 1, &bytes[PART..]), (true, Some(lacking)));
-        assert_eq!(answers.take(now, key, 1, &bytes[PART..]), (false, None), "it is over");
+        assert_eq!(answers.take(now, key, (1, length), &[0, 0x10]), no);
+        assert_eq!(answers.take(now, key, (0, length), first), (true, None));
+        assert_eq!(answers.take(now, key, (1, length), last), (true, Some(findings)));
+        assert_eq!(answers.take(now, key, (1, length), last), no, "it is over");
     }
 }

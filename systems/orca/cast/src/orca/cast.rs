@@ -5,19 +5,27 @@
 //! 2. Receivers with the same answer share a session of what they lack. Different answers are united in one session where
 //!    several sessions would cost the sender's link more. A receiver of such a session ignores what it has.
 //! 3. Who answers late gets a session of its own, and holds nobody up. Who refuses a manifest, or has it and does not
-//!    answer, gets everything.
+//!    answer, gets everything; if receivers are to delete, nothing. Who answers that something is in the way gets nothing.
+//! 4. A receiver that is to delete gets the manifest once more when it has everything, with [`Delete::Now`]: it compares again, and
+//!    deletes nothing if it lacks something. No receiver is asked once the source has failed.
 //!
 //! An answer only decides what is sent: that a receiver has everything which was sent to it is shown by its `Complete`.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
+use bytes::Bytes;
 use rackweave_core::{HostId, Span, Time};
 use rackweave_orca::flow::{FlowConfig, ReceiverStatus, SenderEvent, SenderSummary};
 use rackweave_orca::host::{OpenError, Spread};
 use rackweave_wire::orca::{Reason, Session};
 
+use super::entries::Entries;
 use super::{Engine, EngineEvent, EnginePlatform, ReceiverProgress, SendView};
-use crate::format::{Lacking, Manifest, ManifestEntry, Purpose};
+use crate::format::{
+    Delete, Deletion, Difference, Findings, Lacking, Manifest, ManifestEntry, Obstacle, Protected,
+    Purpose,
+};
 use crate::source::{Catalogue, Memory, Source, SourceError};
 
 /// The most sessions that are opened at a time.
@@ -49,15 +57,55 @@ pub enum CastError {
     /// The files cannot be read.
     #[error(transparent)]
     Source(#[from] SourceError),
+    /// Receivers are to delete what is not in a manifest that is too long to be sent.
+    #[error("nothing can be deleted: the names of the files are longer than 64 MiB")]
+    ManyFiles,
 }
 
 /// The state of a cast.
 #[derive(Clone, Debug)]
 pub struct CastView {
-    /// The receivers in the order in which they were named, and the counters of all sessions.
-    pub sent: SendView,
-    /// What each receiver has answered, in the same order.
-    pub lacking: Vec<Option<Lacking>>,
+    /// The length of the longest stream so far, and whether that of each is known.
+    pub length: (u64, bool),
+    /// The number of bytes of file content of the cast.
+    pub content: u64,
+    /// The size in bytes of a full IP packet.
+    pub packet: u32,
+    /// The counters of all sessions.
+    pub summary: SenderSummary,
+    /// How many copies of each packet leave through this host's link.
+    pub copies: usize,
+    /// The receivers in the order in which they were named.
+    pub receivers: Vec<CastReceiver>,
+}
+
+/// A receiver of a cast.
+#[derive(Clone, Debug)]
+pub struct CastReceiver {
+    /// Its state, and what it got.
+    pub progress: ReceiverProgress,
+    /// What it has answered.
+    pub lacking: Option<Lacking>,
+    /// How what it had differed from each entry, with [`Purpose::itemize`].
+    pub differences: Option<Arc<[Difference]>>,
+    /// What it has deleted.
+    pub deletion: Deletion,
+    /// Why it takes nothing.
+    pub obstacle: Option<Obstacle>,
+}
+
+impl From<SendView> for CastView {
+    /// The view of a cast of one session.
+    fn from(view: SendView) -> Self {
+        let SendView { length, content, packet, receivers, summary, copies } = view;
+        let receiver = |progress| {
+            let deletion = Deletion::None;
+            let (lacking, differences) = (None, None);
+            CastReceiver { progress, lacking, differences, deletion, obstacle: None }
+        };
+        let receivers = receivers.into_iter().map(receiver).collect();
+        Self { length, content, packet, summary, copies, receivers }
+    }
 }
 
 /// A receiver of a cast.
@@ -66,8 +114,16 @@ struct Receiver {
     stage: Stage,
     /// Its answer, and its bytes of content that are there.
     answer: Option<(Lacking, u64)>,
+    differences: Option<Arc<[Difference]>>,
+    /// Its session of content.
+    content: Option<Session>,
     /// Its state at the end.
     past: Option<ReceiverProgress>,
+    deletion: Deletion,
+    /// Why it takes nothing.
+    obstacle: Option<Obstacle>,
+    /// Why it has not deleted, although it has the content.
+    undeleted: Option<Reason>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -78,53 +134,11 @@ enum Stage {
     Waiting,
     /// It is in a session of content.
     Sending(Session),
+    /// It has all content, and waits to be asked to delete.
+    Complete,
+    /// It is asked to delete.
+    Deleting(Session),
     Ended,
-}
-
-/// The entries of the manifest.
-#[derive(Debug, Default)]
-struct Entries {
-    bytes: Vec<u64>,
-    /// The directory that an entry is in, if it is an entry too.
-    parents: Vec<Option<u32>>,
-}
-
-impl Entries {
-    fn new(manifest: &Manifest) -> Self {
-        let mut directories = BTreeMap::new();
-        let mut this = Self::default();
-        for (number, ManifestEntry { header, .. }) in (0_u32..).zip(&manifest.entries) {
-            let path = &header.path[..];
-            let slash = path.iter().rposition(|byte| *byte == b'/');
-            this.parents.push(slash.and_then(|slash| directories.get(&path[..slash]).copied()));
-            this.bytes.push(header.length.unwrap_or(0));
-            if header.directory {
-                directories.insert(path, number);
-            }
-        }
-        this
-    }
-
-    fn count(&self) -> u32 {
-        self.bytes.len() as u32
-    }
-
-    fn bytes_of(&self, lacking: &Lacking) -> u64 {
-        lacking.iter().filter_map(|entry| self.bytes.get(entry as usize)).sum()
-    }
-
-    /// Returns these entries and the directories that they are in, whose times change when something is put into them.
-    fn with_directories(&self, lacking: &Lacking) -> Lacking {
-        let mut all = lacking.clone();
-        for entry in lacking.iter() {
-            let mut at = self.parents.get(entry as usize).copied().flatten();
-            while let Some(parent) = at.filter(|parent| !all.contains(*parent)) {
-                all.add(parent);
-                at = self.parents.get(parent as usize).copied().flatten();
-            }
-        }
-        all
-    }
 }
 
 /// Files, or one stream, on their way to receivers.
@@ -137,11 +151,15 @@ pub struct Cast {
     order: Vec<HostId>,
     hosts: BTreeMap<HostId, Receiver>,
     manifest: Option<Session>,
+    /// The manifest that asks to delete, and its sessions.
+    last: Option<Bytes>,
+    deleting: BTreeSet<Session>,
     /// When the first receiver has answered.
     answered: Option<Time>,
     /// The sessions of content, and when each was opened.
     sessions: BTreeMap<Session, Time>,
-    ended: SendView,
+    /// What all sessions that have ended have sent; without receivers.
+    ended: CastView,
     error: Option<SourceError>,
 }
 
@@ -162,7 +180,9 @@ impl Cast {
         hosts: &[HostId],
         config: CastConfig,
     ) -> Result<Self, CastError> {
-        let mut manifest = Manifest { purpose: config.purpose, entries: Vec::new() };
+        let delete = config.purpose.delete != Delete::Never;
+        let protected = if delete { catalogue.protected() } else { Protected::default() };
+        let mut manifest = Manifest { purpose: config.purpose, entries: Vec::new(), protected };
         for (number, header) in (0..).zip(catalogue.headers()) {
             let hash = match config.purpose.checksum {
                 true => catalogue.hash(number)?,
@@ -172,25 +192,51 @@ impl Cast {
         }
         let entries = Entries::new(&manifest);
         let mut this = Self::new(engine, hosts, config);
-        this.ended.content = entries.bytes.iter().sum();
+        this.ended.content = entries.bytes.iter().fold(0, |sum, bytes| sum.saturating_add(*bytes));
         let Some(bytes) = manifest.encode() else {
+            if delete {
+                return Err(CastError::ManyFiles);
+            }
             // So many files are sent without being compared.
             let all = catalogue.stream(&|_| true)?;
             this.send(engine, all, hosts)?;
             return Ok(this);
         };
-        let (number, count) = (Manifest::number(&bytes), entries.count());
+        if delete && !manifest.purpose.dry_run {
+            (manifest.purpose.delete, manifest.purpose.itemize) = (Delete::Now, false);
+            this.last = manifest.encode().map(Bytes::from);
+        }
+        (this.catalogue, this.entries) = (Some(catalogue), entries);
+        this.manifest = Some(this.send_manifest(engine, bytes.into(), hosts)?);
+        Ok(this)
+    }
+
+    /// Opens a session of a manifest.
+    fn send_manifest<P: EnginePlatform>(
+        &self,
+        engine: &mut Engine<P>,
+        bytes: Bytes,
+        hosts: &[HostId],
+    ) -> Result<Session, CastError> {
+        let CastConfig { by_unicast, flow, .. } = &self.config;
         let spread = match bytes.len().saturating_mul(hosts.len()) <= SMALL {
             true => Spread::Unicast,
-            false => this.config.spread,
+            false => self.spread(hosts),
         };
-        let source = Box::new(Memory::new(number, bytes.into()));
-        let session = engine.open_manifest(source, count, hosts, spread, this.config.flow)?;
+        let source = Box::new(Memory::new(Manifest::number(&bytes), bytes));
+        let session = engine.open_manifest(source, self.entries.count(), hosts, spread, *flow)?;
         if spread == Spread::Multicast {
-            engine.serve_by_unicast(session, &this.config.by_unicast);
+            engine.serve_by_unicast(session, &among(by_unicast, hosts));
         }
-        (this.catalogue, this.entries, this.manifest) = (Some(catalogue), entries, Some(session));
-        Ok(this)
+        Ok(session)
+    }
+
+    /// Returns how packets reach some of the receivers.
+    fn spread(&self, hosts: &[HostId]) -> Spread {
+        match self.config.spread {
+            Spread::Multicast if hosts.len() == 1 && self.order.len() > 1 => Spread::Unicast,
+            spread => spread,
+        }
     }
 
     /// Starts to send a stream without a manifest.
@@ -209,15 +255,26 @@ impl Cast {
     }
 
     fn new<P: EnginePlatform>(engine: &Engine<P>, hosts: &[HostId], config: CastConfig) -> Self {
-        let receiver =
-            |host: &HostId| (*host, Receiver { stage: Stage::Comparing, answer: None, past: None });
-        let ended = SendView {
+        let receiver = |host: &HostId| {
+            let receiver = Receiver {
+                stage: Stage::Comparing,
+                answer: None,
+                differences: None,
+                content: None,
+                past: None,
+                deletion: Deletion::None,
+                obstacle: None,
+                undeleted: None,
+            };
+            (*host, receiver)
+        };
+        let ended = CastView {
             length: (0, true),
             content: 0,
             packet: 0,
-            receivers: Vec::new(),
             summary: SenderSummary::default(),
             copies: 0,
+            receivers: Vec::new(),
         };
         Self {
             catalogue: None,
@@ -227,6 +284,8 @@ impl Cast {
             order: hosts.to_vec(),
             hosts: hosts.iter().map(receiver).collect(),
             manifest: None,
+            last: None,
+            deleting: BTreeSet::new(),
             answered: None,
             sessions: BTreeMap::new(),
             ended,
@@ -241,15 +300,11 @@ impl Cast {
         source: Box<dyn Source>,
         hosts: &[HostId],
     ) -> Result<(), CastError> {
-        let CastConfig { spread, by_unicast, flow, .. } = &self.config;
-        let spread = match spread {
-            Spread::Multicast if hosts.len() == 1 && self.order.len() > 1 => Spread::Unicast,
-            spread => *spread,
-        };
+        let CastConfig { by_unicast, flow, .. } = &self.config;
+        let spread = self.spread(hosts);
         let session = engine.open(source, hosts, spread, *flow)?;
         if spread == Spread::Multicast {
-            let apart = by_unicast.iter().filter(|host| hosts.contains(host)).copied();
-            engine.serve_by_unicast(session, &apart.collect::<Vec<_>>());
+            engine.serve_by_unicast(session, &among(by_unicast, hosts));
         }
         if self.catalogue.is_some() {
             engine.expect_back(session, hosts);
@@ -257,7 +312,7 @@ impl Cast {
         self.sessions.insert(session, engine.now());
         for host in hosts {
             if let Some(receiver) = self.hosts.get_mut(host) {
-                receiver.stage = Stage::Sending(session);
+                (receiver.stage, receiver.content) = (Stage::Sending(session), Some(session));
             }
         }
         Ok(())
@@ -267,34 +322,57 @@ impl Cast {
     pub fn handle<P: EnginePlatform>(&mut self, engine: &Engine<P>, event: EngineEvent) {
         let now = engine.now();
         match event {
-            EngineEvent::Answered { host, lacking, .. } => {
-                let lacking = lacking.map(|lacking| {
-                    let there = self.ended.content - self.entries.bytes_of(&lacking);
-                    (lacking, there)
-                });
-                self.answer(now, engine, host, lacking);
+            EngineEvent::Answered { session, host, findings }
+                if (self.hosts.get(&host))
+                    .is_some_and(|it| it.stage == Stage::Deleting(session)) =>
+            {
+                self.on_deleted(host, findings);
+            }
+            EngineEvent::Answered { host, findings, .. } => {
+                self.answer(now, engine, host, findings);
             }
             EngineEvent::Sender(session, SenderEvent::Lost { host, reason: Reason::Refused })
-                if self.manifest == Some(session) && !self.config.purpose.dry_run =>
+                if self.manifest == Some(session) && self.config.purpose.is_plain() =>
             {
                 self.answer(now, engine, host, None);
             }
-            EngineEvent::Renewed { old, session, .. } => {
-                if self.manifest == Some(old) {
-                    self.manifest = Some(session);
-                }
-                if let Some(began) = self.sessions.remove(&old) {
-                    self.sessions.insert(session, began);
-                }
-                for receiver in self.hosts.values_mut() {
-                    if receiver.stage == Stage::Sending(old) {
-                        receiver.stage = Stage::Sending(session);
-                    }
+            EngineEvent::Sender(session, SenderEvent::Completed { host }) if self.deletes() => {
+                if let Some(receiver) = self.hosts.get_mut(&host)
+                    && receiver.stage == Stage::Sending(session)
+                {
+                    receiver.stage = Stage::Complete;
                 }
             }
+            EngineEvent::Renewed { old, session, .. } => self.on_renewed(old, session),
             EngineEvent::Sent { session, view, error } => self.on_sent(session, view, error),
             _ => {}
         }
+    }
+
+    fn on_renewed(&mut self, old: Session, session: Session) {
+        if self.manifest == Some(old) {
+            self.manifest = Some(session);
+        }
+        if self.deleting.remove(&old) {
+            self.deleting.insert(session);
+        }
+        if let Some(began) = self.sessions.remove(&old) {
+            self.sessions.insert(session, began);
+        }
+        for receiver in self.hosts.values_mut() {
+            if receiver.content == Some(old) {
+                receiver.content = Some(session);
+            }
+            match &mut receiver.stage {
+                Stage::Sending(of) | Stage::Deleting(of) if *of == old => *of = session,
+                _ => {}
+            }
+        }
+    }
+
+    /// Returns whether receivers that have everything are asked to delete.
+    const fn deletes(&self) -> bool {
+        self.last.is_some() && self.error.is_none()
     }
 
     /// Takes a receiver's answer; without one it lacks everything.
@@ -303,27 +381,50 @@ impl Cast {
         now: Time,
         engine: &Engine<P>,
         host: HostId,
-        answer: Option<(Lacking, u64)>,
+        findings: Option<Findings>,
     ) {
-        let dry = self.config.purpose.dry_run;
+        let (deletes, is_plain) = (self.deletes(), self.config.purpose.is_plain());
         let progress = self.progress(engine, host, ReceiverStatus::Completed);
         let Some(receiver) = self.hosts.get_mut(&host) else { return };
         if receiver.stage != Stage::Comparing {
             return;
         }
         self.answered.get_or_insert(now);
-        receiver.answer = answer;
-        let there = receiver.answer.as_ref().map(|answer| answer.1);
-        let is_done = receiver.answer.as_ref().is_some_and(|answer| answer.0.is_empty());
+        let lost = |reason| {
+            let status = ReceiverStatus::Lost(reason);
+            (Stage::Ended, Some(ReceiverProgress { status, ..progress }))
+        };
+        let Some(Findings { lacking, differences, deletion, obstacle }) = findings else {
+            (receiver.stage, receiver.past) = match is_plain {
+                true => (Stage::Waiting, None),
+                false => lost(Reason::Unresponsive),
+            };
+            return;
+        };
+        let there = self.ended.content - self.entries.bytes_of(&lacking);
+        let is_done = lacking.is_empty();
+        if deletion == Deletion::Refused || obstacle.is_some() {
+            (receiver.stage, receiver.past) = lost(Reason::Refused);
+            (receiver.deletion, receiver.obstacle) = (deletion, obstacle);
+            return;
+        }
+        (receiver.answer, receiver.deletion) = (Some((lacking, there)), deletion);
+        receiver.differences = differences.map(Arc::from);
         receiver.stage = Stage::Waiting;
-        if dry || is_done {
-            receiver.stage = Stage::Ended;
+        if is_done || self.config.purpose.dry_run {
+            receiver.stage = if deletes { Stage::Complete } else { Stage::Ended };
             let seconds = Some(now.since(self.began).as_secs_f64());
-            receiver.past = Some(ReceiverProgress { there, seconds, ..progress });
-            if dry && there.is_none() {
-                let status = ReceiverStatus::Lost(Reason::Unresponsive);
-                receiver.past = Some(ReceiverProgress { status, ..progress });
-            }
+            receiver.past = Some(ReceiverProgress { there: Some(there), seconds, ..progress });
+        }
+    }
+
+    /// Takes the answer of a receiver that was asked to delete.
+    fn on_deleted(&mut self, host: HostId, findings: Option<Findings>) {
+        let Some(receiver) = self.hosts.get_mut(&host) else { return };
+        receiver.stage = Stage::Ended;
+        match findings {
+            Some(Findings { deletion, .. }) => receiver.deletion.add(deletion),
+            None => receiver.undeleted = Some(Reason::Unresponsive),
         }
     }
 
@@ -338,13 +439,24 @@ impl Cast {
                     receiver.past = Some(ReceiverProgress { have: 0, from: 0, ..progress });
                 }
             }
+        } else if self.deleting.remove(&session) {
+            for progress in view.receivers {
+                let Some(receiver) = self.hosts.get_mut(&progress.host) else { continue };
+                if let ReceiverStatus::Lost(reason) = progress.status
+                    && receiver.stage == Stage::Deleting(session)
+                {
+                    (receiver.stage, receiver.undeleted) = (Stage::Ended, Some(reason));
+                }
+            }
         } else if let Some(opened) = self.sessions.remove(&session) {
             let before = opened.since(self.began).as_secs_f64();
             for progress in view.receivers {
                 let Some(receiver) = self.hosts.get_mut(&progress.host) else { continue };
                 let there = receiver.answer.as_ref().map(|answer| answer.1);
                 let seconds = progress.seconds.map(|seconds| seconds + before);
-                receiver.stage = Stage::Ended;
+                if receiver.stage == Stage::Sending(session) {
+                    receiver.stage = Stage::Ended;
+                }
                 receiver.past = Some(ReceiverProgress { there, seconds, ..progress });
             }
             let length = self.ended.length.0.max(view.length.0);
@@ -361,6 +473,33 @@ impl Cast {
         }
     }
 
+    /// Asks the receivers that have everything to delete. Returns whether there were some.
+    fn poll_deletions<P: EnginePlatform>(
+        &mut self,
+        engine: &mut Engine<P>,
+    ) -> Result<bool, CastError> {
+        let complete = self.hosts.iter().filter(|(_, it)| it.stage == Stage::Complete);
+        let complete: Vec<HostId> = complete.map(|(host, _)| *host).collect();
+        if complete.is_empty() || self.deleting.len() >= MAX_SESSIONS {
+            return Ok(false);
+        }
+        let last = self.last.clone().filter(|_| self.deletes());
+        let session = match last {
+            Some(bytes) => Some(self.send_manifest(engine, bytes, &complete)?),
+            None => None,
+        };
+        if let Some(session) = session {
+            engine.expect_back(session, &complete);
+            self.deleting.insert(session);
+        }
+        for host in complete {
+            if let Some(receiver) = self.hosts.get_mut(&host) {
+                receiver.stage = session.map_or(Stage::Ended, Stage::Deleting);
+            }
+        }
+        Ok(true)
+    }
+
     /// Opens the sessions that are due. Returns when to call it again if nothing happens before.
     ///
     /// # Errors
@@ -369,19 +508,20 @@ impl Cast {
         &mut self,
         engine: &mut Engine<P>,
     ) -> Result<Option<Time>, CastError> {
+        let has_asked = self.poll_deletions(engine)?;
         let waiting = self.hosts.iter().filter(|(_, it)| it.stage == Stage::Waiting);
         let waiting: Vec<HostId> = waiting.map(|(host, _)| *host).collect();
         // Sessions at the same time would share no limit of the rate.
         if waiting.is_empty() || self.config.flow.max_rate.is_some() && !self.sessions.is_empty() {
-            return Ok(None);
+            return Ok(has_asked.then(|| engine.now()));
         }
         let now = engine.now();
         let due = self.waits_until(engine);
         if now < due {
-            return Ok(Some(due));
+            return Ok(Some(if has_asked { now } else { due }));
         }
         for (hosts, lacking) in self.classes(&waiting) {
-            let wanted = self.entries.with_directories(&lacking);
+            let wanted = self.entries.with_needed(&lacking);
             let Some(catalogue) = &self.catalogue else { continue };
             let source = catalogue.stream(&|entry| wanted.contains(entry))?;
             self.send(engine, source, &hosts)?;
@@ -434,13 +574,15 @@ impl Cast {
     /// Returns the sessions that are open, and whether each has content.
     pub fn sessions(&self) -> impl Iterator<Item = (Session, bool)> + '_ {
         let content = self.sessions.keys().map(|session| (*session, true));
-        content.chain(self.manifest.map(|session| (session, false)))
+        let manifests = self.manifest.iter().chain(&self.deleting);
+        content.chain(manifests.map(|session| (*session, false)))
     }
 
     /// Returns whether nothing is left to be done.
     #[must_use]
     pub fn is_over(&self) -> bool {
-        self.manifest.is_none() && self.hosts.values().all(|it| it.stage == Stage::Ended)
+        let is_ended = |it: &Receiver| it.stage == Stage::Ended;
+        self.sessions().next().is_none() && self.hosts.values().all(is_ended)
     }
 
     /// Returns the error of the source that ended a session, once.
@@ -450,15 +592,22 @@ impl Cast {
 
     /// Ends all sessions; the cast is over at the next events.
     pub fn abort<P: EnginePlatform>(&mut self, engine: &mut Engine<P>) {
-        for session in self.sessions.keys().copied().chain(self.manifest) {
+        for (session, _) in self.sessions() {
             engine.abort(session);
         }
+        self.last = None;
         for host in self.order.clone() {
             let progress = self.progress(engine, host, ReceiverStatus::Lost(Reason::Left));
-            if let Some(receiver) = self.hosts.get_mut(&host)
-                && matches!(receiver.stage, Stage::Comparing | Stage::Waiting)
-            {
-                (receiver.stage, receiver.past) = (Stage::Ended, Some(progress));
+            if let Some(receiver) = self.hosts.get_mut(&host) {
+                match receiver.stage {
+                    Stage::Comparing | Stage::Waiting => {
+                        (receiver.stage, receiver.past) = (Stage::Ended, Some(progress));
+                    }
+                    Stage::Complete | Stage::Deleting(_) => {
+                        (receiver.stage, receiver.undeleted) = (Stage::Ended, Some(Reason::Left));
+                    }
+                    Stage::Sending(_) | Stage::Ended => {}
+                }
             }
         }
     }
@@ -477,13 +626,13 @@ impl Cast {
     /// Returns the state of the cast.
     #[must_use]
     pub fn view<P: EnginePlatform>(&self, engine: &Engine<P>) -> CastView {
-        let mut sent = self.ended.clone();
+        let mut cast = self.ended.clone();
         let views: BTreeMap<Session, SendView> = (self.sessions.keys().copied())
             .filter_map(|session| Some((session, engine.view(session)?)))
             .collect();
         for view in views.values() {
-            sent.length = (sent.length.0.max(view.length.0), sent.length.1 && view.length.1);
-            add(&mut sent.summary, &view.summary);
+            cast.length = (cast.length.0.max(view.length.0), cast.length.1 && view.length.1);
+            add(&mut cast.summary, &view.summary);
         }
         let manifest = self.manifest.and_then(|session| engine.view(session));
         let status_of = |host: HostId| {
@@ -493,26 +642,35 @@ impl Cast {
                 _ => ReceiverStatus::Preparing,
             }
         };
-        let mut lacking = Vec::new();
         for host in &self.order {
             let Some(receiver) = self.hosts.get(host) else { continue };
             let there = receiver.answer.as_ref().map(|answer| answer.1);
-            let of_session = match receiver.stage {
-                Stage::Sending(session) => views.get(&session),
-                _ => None,
-            };
+            let of_session = receiver.content.and_then(|session| views.get(&session));
             let found =
                 of_session.and_then(|view| view.receivers.iter().find(|it| it.host == *host));
-            let progress = match (receiver.past, found) {
+            let mut progress = match (receiver.past, found) {
                 (Some(past), _) => past,
                 (None, Some(found)) => ReceiverProgress { there, ..*found },
                 (None, None) => self.progress(engine, *host, status_of(*host)),
             };
-            sent.receivers.push(progress);
-            lacking.push(receiver.answer.as_ref().map(|answer| answer.0.clone()));
+            if let Some(reason) = receiver.undeleted {
+                progress.status = ReceiverStatus::Lost(reason);
+            }
+            cast.receivers.push(CastReceiver {
+                progress,
+                lacking: receiver.answer.as_ref().map(|answer| answer.0.clone()),
+                differences: receiver.differences.clone(),
+                deletion: receiver.deletion.clone(),
+                obstacle: receiver.obstacle.clone(),
+            });
         }
-        CastView { sent, lacking }
+        cast
     }
+}
+
+/// Returns those of some hosts that are among others.
+fn among(some: &[HostId], others: &[HostId]) -> Vec<HostId> {
+    some.iter().filter(|host| others.contains(host)).copied().collect()
 }
 
 /// Adds the counters of a session.

@@ -8,8 +8,8 @@ use rackweave_orca::controller::ControllerEvent;
 use rackweave_orca::flow::{ReceiverStatus, SenderEvent, SenderSummary, SlowReason};
 use rackweave_wire::orca::{Reason, Session};
 
-use crate::format::Lacking;
-use crate::sink::{Comparison, FileDone, SinkError};
+use crate::format::Findings;
+use crate::sink::{Caveats, Comparison, FileDone, SinkError};
 use crate::source::SourceError;
 
 /// Why an engine cannot be created.
@@ -73,6 +73,8 @@ pub enum EngineEvent {
         bytes: u64,
         /// The files; all are complete.
         files: Vec<FileDone>,
+        /// In what they differ from the sender's.
+        caveats: Caveats,
     },
     /// A receiver has answered a manifest that this host sends.
     Answered {
@@ -80,8 +82,8 @@ pub enum EngineEvent {
         session: Session,
         /// The receiver.
         host: HostId,
-        /// What it lacks; `None` if it has the manifest and does not answer.
-        lacking: Option<Lacking>,
+        /// What it has found; `None` if it has the manifest and does not answer.
+        findings: Option<Findings>,
     },
     /// An incoming manifest was compared with this host's files.
     Compared {
@@ -173,6 +175,8 @@ pub struct ReceiverProgress {
     pub repairs: u64,
     /// The reason for which it was last detached; `None` if it never was.
     pub slow_reason: Option<SlowReason>,
+    /// Whether labels were to reach it and never did: it got copies of its own.
+    pub unlabelled: bool,
     /// The size in bytes of the largest IP packets that were found to reach it, if full ones do not.
     pub mtu: Option<u32>,
     /// The seconds from the opening of the session until this receiver was complete; `None` before that.
@@ -196,6 +200,7 @@ impl ReceiverProgress {
             bits_per_second: 0,
             repairs: 0,
             slow_reason: None,
+            unlabelled: false,
             mtu: None,
             seconds: None,
             there: None,

@@ -615,11 +615,14 @@ impl<P: EnginePlatform> Engine<P> {
                     let (session, from) = (*session, incoming.from);
                     self.events.push_back(match drain.answer() {
                         Some(answer) => {
-                            let comparison = answer.comparison;
+                            let comparison = answer.comparison.clone();
                             answers.push((session, incoming.host, answer));
                             EngineEvent::Compared { session, from, comparison }
                         }
-                        None => EngineEvent::Received { session, from, bytes, files },
+                        None => {
+                            let caveats = drain.caveats();
+                            EngineEvent::Received { session, from, bytes, files, caveats }
+                        }
                     });
                 } else if !drain.is_failed() {
                     // The stream ended without its end record.

@@ -9,6 +9,7 @@ mod cast;
 mod config;
 mod controller;
 mod cookie;
+mod entries;
 mod event;
 mod group;
 mod incoming;
@@ -41,7 +42,7 @@ use rackweave_wire::orca::{GROUP, Key, Session};
 
 pub use self::answers::AnswerMessage;
 use self::answers::Answers;
-pub use self::cast::{Cast, CastConfig, CastError, CastView};
+pub use self::cast::{Cast, CastConfig, CastError, CastReceiver, CastView};
 pub use self::config::{Accept, Decision, EngineConfig, FabricPlace, Offer};
 pub use self::cookie::CookieMessage;
 use self::cookie::Cookies;

@@ -240,6 +240,7 @@ impl<P: EnginePlatform> Engine<P> {
                 bits_per_second: view.rate.0,
                 repairs: view.repairs,
                 slow_reason: view.slow_reason,
+                unlabelled: self.host.is_unlabelled(session, view.host),
                 mtu: view.path_payload.map(|payload| u32::from(payload) + headers),
                 seconds: known.completed.map(|at| at.since(sending.began).as_secs_f64()),
                 ..ReceiverProgress::new(view.host, address, view.status)

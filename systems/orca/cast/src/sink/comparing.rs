@@ -1,16 +1,23 @@
-//! A sink that takes a manifest and compares it with a directory. It changes no content.
+//! A sink that takes a manifest and compares it with a directory. It changes no content, and deletes only what
+//! [`Delete::Now`] asks for. It gives a file the sender's mode, time and attributes only where files are replaced, or where the
+//! sender's hash is that of the file, and only if nothing is in the way of the cast.
 
-use std::ffi::OsStr;
-use std::os::unix::ffi::OsStrExt as _;
+mod place;
+mod targets;
+
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use super::folder::{FolderConfig, hash_of, set_attributes};
-use super::state;
-use super::{Answer, Comparison, Sink, SinkError};
-use crate::format::{FileHeader, Hash, Lacking, MANIFEST_FRONT, Manifest, ManifestEntry, Purpose};
-use crate::store::disk::FileKind;
-use crate::store::{Dir, Entry, StoreError};
+pub(super) use self::place::{Opened, parent};
+use self::place::{Place, Seen, change, find};
+use self::targets::Targets;
+use super::folder::FolderConfig;
+use super::{Answer, Comparison, Sink, SinkError, deleting, state};
+use crate::format::{
+    Delete, Deleted, Deletion, Difference, Findings, HASH, Lacking, MANIFEST_FRONT, Manifest,
+    ManifestEntry, Obstacle, ObstacleKind, Purpose, cast_hash, part_number,
+};
+use crate::store::{Dir, StoreError};
 
 /// The bytes of manifests that a process keeps at a time.
 const MAX_KEPT: u64 = 256 << 20;
@@ -24,17 +31,14 @@ pub struct Manifests(Arc<AtomicU64>);
 pub struct Comparing {
     /// `None` if the files do not go into a directory: all of them are lacking.
     place: Option<(Dir, FolderConfig)>,
+    allows_deletion: bool,
+    /// Whether it takes one file only.
+    takes_one: bool,
     kept: Manifests,
     /// The bytes that count in `kept`.
     counted: u64,
     bytes: Vec<u8>,
     answer: Option<Answer>,
-}
-
-/// A directory of the manifest, if the receiver has it.
-struct Opened {
-    path: Vec<u8>,
-    dir: Option<Dir>,
 }
 
 impl Drop for Comparing {
@@ -51,21 +55,41 @@ impl Comparing {
     pub fn new(config: FolderConfig) -> Result<Self, SinkError> {
         match Dir::open_existing(&config.folder)? {
             Some(root) => Ok(Self::in_dir(root, config)),
-            None => Ok(Self::with_nothing(config.manifests)),
+            None => {
+                let mut this = Self::with_nothing(config.manifests);
+                this.allows_deletion = config.allow_delete;
+                this.takes_one = config.only.is_some();
+                Ok(this)
+            }
         }
     }
 
     /// As [`Self::new`], with an open directory.
     #[must_use]
     pub fn in_dir(root: Dir, config: FolderConfig) -> Self {
-        let kept = config.manifests.clone();
-        Self { place: Some((root, config)), kept, counted: 0, bytes: Vec::new(), answer: None }
+        Self {
+            kept: config.manifests.clone(),
+            allows_deletion: config.allow_delete && config.only.is_none(),
+            takes_one: config.only.is_some(),
+            place: Some((root, config)),
+            counted: 0,
+            bytes: Vec::new(),
+            answer: None,
+        }
     }
 
-    /// Answers that everything is lacking, as of a pipe.
+    /// Answers that the one file of a cast is lacking, as of a pipe.
     #[must_use]
     pub fn with_nothing(kept: Manifests) -> Self {
-        Self { place: None, kept, counted: 0, bytes: Vec::new(), answer: None }
+        Self {
+            place: None,
+            allows_deletion: false,
+            takes_one: true,
+            kept,
+            counted: 0,
+            bytes: Vec::new(),
+            answer: None,
+        }
     }
 
     /// Counts the memory that a manifest of this length needs.
@@ -81,110 +105,198 @@ impl Comparing {
     }
 
     fn compare(&self, manifest: &Manifest) -> Result<Answer, SinkError> {
-        let mut lacking = Lacking::nothing(manifest.entries.len() as u32);
-        let mut comparison = Comparison { purpose: manifest.purpose, ..Comparison::default() };
-        let mut opened = Opened { path: Vec::new(), dir: None };
+        let Purpose { dry_run, delete, .. } = manifest.purpose;
+        if delete != Delete::Never && !self.allows_deletion {
+            return Ok(refused(manifest));
+        }
+        let mut opened = Opened::new(dry_run);
+        let mut targets = Targets::new(manifest);
+        let mut found = Found::new(manifest);
         for (number, entry) in (0..).zip(&manifest.entries) {
-            let is_there = match &self.place {
-                None => false,
-                Some((root, config)) => {
-                    if config.cancel.is_set() {
-                        return Err(StoreError::Cancelled(root.path().to_owned()).into());
-                    }
-                    is_there(root, config, &mut opened, entry, manifest.purpose)?
-                }
-            };
-            let bytes = entry.header.length.unwrap_or(0);
-            let files = u64::from(!entry.header.directory);
-            comparison.files += files;
-            comparison.bytes += bytes;
-            if !is_there {
-                lacking.add(number);
-                comparison.lacking_files += files;
-                comparison.lacking_bytes += bytes;
+            let place = self.find(&mut opened, &mut targets, (number, entry), manifest.purpose)?;
+            targets.found(entry, place);
+            found.add(number, entry, place);
+        }
+        let comparison = &mut found.comparison;
+        if let Some((root, config)) = &self.place
+            && (delete == Delete::Later || dry_run)
+            && comparison.obstacle.is_none()
+            && !found.misplaced.is_empty()
+        {
+            match deleting::make_room(root, config, manifest, &found.misplaced)? {
+                Ok(deleted) => comparison.deletion = Deletion::Done(deleted),
+                Err(obstacle) => comparison.obstacle = Some(obstacle),
             }
         }
+        if let Some((root, config)) =
+            self.place.as_ref().filter(|_| !dry_run && found.comparison.obstacle.is_none())
+        {
+            found.change(root, config, &mut opened, &targets);
+        }
+        let Found { lacking, differences, mut comparison, .. } = found;
         comparison.is_complete = lacking.is_empty();
-        Ok(Answer { bytes: lacking.encode().into(), comparison })
+        let is_due = match delete {
+            Delete::Never => false,
+            Delete::Later => dry_run,
+            Delete::Now => dry_run || comparison.is_complete,
+        };
+        if let Some((root, _)) = self.place.as_ref().filter(|_| comparison.is_complete && !dry_run)
+        {
+            // An attempt that was killed in the end has left it.
+            let headers = manifest.entries.iter().map(|entry| &entry.header);
+            state::remove_of(root, part_number(&cast_hash(headers), &[0; HASH]));
+        }
+        drop(opened);
+        if let Some((root, config)) =
+            self.place.as_ref().filter(|_| is_due && comparison.obstacle.is_none())
+        {
+            comparison.deletion.add(Deletion::Done(deleting::delete(root, config, manifest)?));
+        }
+        if delete == Delete::Now && !is_due {
+            comparison.deletion = Deletion::NotDone(Deleted::default());
+        }
+        let Comparison { deletion, obstacle, .. } = comparison.clone();
+        let findings = Findings { lacking, differences, deletion, obstacle };
+        Ok(Answer { bytes: findings.encode().into(), comparison })
+    }
+
+    /// Returns what is at the place of an entry.
+    fn find(
+        &self,
+        opened: &mut Opened,
+        targets: &mut Targets<'_>,
+        (number, entry): (u32, &ManifestEntry),
+        purpose: Purpose,
+    ) -> Result<Place, SinkError> {
+        if self.takes_one && (number > 0 || !entry.header.is_file()) {
+            return Ok(Place::Taken(ObstacleKind::Several, Difference::New));
+        }
+        let Some((root, config)) = &self.place else {
+            return Ok(Place::Lacking(Difference::New));
+        };
+        if config.cancel.is_set() {
+            return Err(StoreError::Cancelled(root.path().to_owned()).into());
+        }
+        if let Some(target) = targets.of(&entry.header) {
+            return target.find(root, config, opened, entry, purpose);
+        }
+        let place = find(root, config, opened, entry, purpose)?;
+        targets.elsewhere(root, config, opened, (entry, place), purpose)
     }
 }
 
-/// Returns the directory of an entry, if there is one, and the entry's name. Nothing is created, and no link is followed.
-fn parent<'a>(root: &Dir, opened: &mut Opened, path: &'a [u8]) -> Option<(Dir, &'a OsStr)> {
-    let (folder, name) = match path.iter().rposition(|byte| *byte == b'/') {
-        Some(slash) => (&path[..slash], &path[slash + 1..]),
-        None => (&path[..0], path),
-    };
-    if folder.is_empty() {
-        return Some((root.clone(), OsStr::from_bytes(name)));
-    }
-    if opened.path != folder {
-        let mut names = folder.split(|byte| *byte == b'/');
-        let dir = names.try_fold(root.clone(), |dir, name| dir.existing(OsStr::from_bytes(name)));
-        *opened = Opened { path: folder.to_vec(), dir };
-    }
-    Some((opened.dir.clone()?, OsStr::from_bytes(name)))
+/// What a comparison has found.
+struct Found<'a> {
+    manifest: &'a Manifest,
+    lacking: Lacking,
+    differences: Option<Vec<Difference>>,
+    comparison: Comparison,
+    /// What is in the way and may be deleted.
+    misplaced: Vec<(ObstacleKind, &'a [u8])>,
+    /// The entries that are to get their modes, times and attributes.
+    changes: Vec<(u32, Seen)>,
+    /// The files that are to get their first names.
+    links: Vec<u32>,
 }
 
-/// Returns whether an entry of a manifest is there.
-fn is_there(
-    root: &Dir,
-    config: &FolderConfig,
-    opened: &mut Opened,
-    entry: &ManifestEntry,
-    purpose: Purpose,
-) -> Result<bool, SinkError> {
-    let ManifestEntry { header, hash } = entry;
-    let place = match &config.only {
-        Some(only) => Some((root.clone(), only.file_name().unwrap_or_default())),
-        None => parent(root, opened, &header.path),
-    };
-    let Some((dir, name)) = place else { return Ok(false) };
-    let at = dir.entry(name);
-    if header.directory {
-        let found = at.stat().filter(|found| found.kind == FileKind::Directory);
-        return Ok(config.only.is_none()
-            && found.is_some_and(|found| {
-                found.modified == (header.mtime_s, header.mtime_ns)
-                    && found.mode == u32::from(header.mode) | 0o700
-            }));
+impl<'a> Found<'a> {
+    fn new(manifest: &'a Manifest) -> Self {
+        Self {
+            manifest,
+            lacking: Lacking::nothing(manifest.entries.len() as u32),
+            differences: manifest.purpose.itemize.then(Vec::new),
+            comparison: Comparison { purpose: manifest.purpose, ..Comparison::default() },
+            misplaced: Vec::new(),
+            changes: Vec::new(),
+            links: Vec::new(),
+        }
     }
-    let found = file_is_there(config, &at, header, *hash, purpose)?;
-    if found && !purpose.dry_run {
-        state::remove_table(root, header);
+
+    /// Adds what is at the place of the next entry.
+    fn add(&mut self, number: u32, entry: &'a ManifestEntry, place: Place) {
+        let header = &entry.header;
+        self.differences.iter_mut().for_each(|it| it.push(place.difference()));
+        self.comparison.files += u64::from(!header.is_directory());
+        let bytes = self.comparison.bytes.saturating_add(header.length.unwrap_or(0));
+        self.comparison.bytes = bytes;
+        match place {
+            Place::Taken(kind @ (ObstacleKind::IsDirectory | ObstacleKind::NotDirectory), _)
+                if self.manifest.purpose.delete != Delete::Never =>
+            {
+                self.misplaced.push((kind, &header.path[..]));
+            }
+            Place::Taken(kind, _) => {
+                Obstacle::add(&mut self.comparison.obstacle, kind, &header.path);
+            }
+            Place::Other(found, _) => self.changes.push((number, found)),
+            Place::Elsewhere(_, found) => {
+                self.links.push(number);
+                self.changes.extend(found.map(|found| (number, found)));
+            }
+            Place::There | Place::Lacking(_) => {}
+        }
+        if !place.is_there() {
+            self.lack(number);
+        }
     }
-    Ok(found)
+
+    fn lack(&mut self, number: u32) {
+        if self.lacking.contains(number) {
+            return;
+        }
+        self.lacking.add(number);
+        let header = &self.manifest.entries[number as usize].header;
+        let comparison = &mut self.comparison;
+        comparison.lacking_files += u64::from(!header.is_directory());
+        let bytes = header.length.unwrap_or(0);
+        comparison.lacking_bytes = comparison.lacking_bytes.saturating_add(bytes);
+    }
+
+    /// Gives files their first names, and entries their modes, times and attributes. What cannot get them, or be synced, is sent again: then
+    /// the cause is reported.
+    fn change(
+        &mut self,
+        root: &Dir,
+        config: &FolderConfig,
+        opened: &mut Opened,
+        targets: &Targets<'_>,
+    ) {
+        let entries = &self.manifest.entries;
+        for number in std::mem::take(&mut self.links) {
+            let entry = &entries[number as usize];
+            if !targets.link(root, opened, entry) || config.sync && !is_synced(root, opened, entry)
+            {
+                // All names are those of the file that is sent then.
+                std::iter::once(number).chain(targets.names(entry)).for_each(|it| self.lack(it));
+            }
+        }
+        for (number, found) in std::mem::take(&mut self.changes) {
+            let header = &entries[number as usize].header;
+            let copy = targets.copy(header);
+            if !change(root, config, opened, copy.as_ref().unwrap_or(header), found) {
+                self.lack(number);
+            }
+        }
+    }
 }
 
-/// Returns whether a file is there: one of the length and time, or with a hash one of the length and the hash.
-fn file_is_there(
-    config: &FolderConfig,
-    at: &Entry,
-    header: &FileHeader,
-    hash: Option<Hash>,
-    purpose: Purpose,
-) -> Result<bool, SinkError> {
-    let Some(found) = at.stat().filter(|found| found.kind == FileKind::File) else {
-        return Ok(false);
-    };
-    let same_time = found.modified == (header.mtime_s, header.mtime_ns);
-    if Some(found.len) != header.length || hash.is_none() && !same_time {
-        return Ok(false);
-    }
-    let changes = !same_time || found.mode != u32::from(header.mode);
-    if hash.is_none() && (purpose.dry_run || !changes && !config.sync) {
-        return Ok(true);
-    }
-    let Some(file) = at.open_read() else { return Ok(false) };
-    if hash.is_some() && hash_of(&*file, at, &config.cancel)? != hash {
-        return Ok(false);
-    }
-    if purpose.dry_run {
-        return Ok(true);
-    }
-    // What cannot be given its attributes, or be synced, is sent again: then the cause is reported.
-    Ok((!changes || set_attributes(&*file, header).is_ok())
-        && (!config.sync || file.sync().is_ok() && at.dir().sync().is_ok()))
+/// Syncs the directory of an entry. Returns whether it is synced.
+fn is_synced(root: &Dir, opened: &mut Opened, entry: &ManifestEntry) -> bool {
+    parent(root, opened, &entry.header.path).is_some_and(|(dir, _)| dir.sync().is_ok())
+}
+
+/// Returns the answer of a receiver that deletes nothing.
+fn refused(manifest: &Manifest) -> Answer {
+    let files = manifest.entries.iter().filter(|entry| !entry.header.is_directory());
+    let lengths = files.map(|entry| entry.header.length.unwrap_or(0));
+    let add = |(files, bytes), length| (files + 1, u64::saturating_add(bytes, length));
+    let (files, bytes) = lengths.fold((0, 0), add);
+    let (purpose, deletion) = (manifest.purpose, Deletion::Refused);
+    let comparison = Comparison { purpose, files, bytes, deletion, ..Comparison::default() };
+    let lacking = Lacking::nothing(manifest.entries.len() as u32);
+    let findings =
+        Findings { lacking, differences: None, deletion: Deletion::Refused, obstacle: None };
+    Answer { bytes: findings.encode().into(), comparison }
 }
 
 impl Sink for Comparing {

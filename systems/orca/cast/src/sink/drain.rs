@@ -11,7 +11,7 @@ use bytes::Bytes;
 use rackweave_wire::orca::Reason;
 
 use super::window::{Piece, Window};
-use super::{Answer, FileDone, Sink, SinkError};
+use super::{Answer, Caveats, FileDone, Sink, SinkError};
 use crate::store::Cancel;
 use crate::wake::Waker;
 
@@ -65,6 +65,7 @@ struct Outcome {
     error: Option<SinkError>,
     files: Vec<FileDone>,
     answer: Option<Answer>,
+    caveats: Caveats,
 }
 
 /// The receiving end of a sink: its window, and what it shares with the [`SinkWork`] that feeds it.
@@ -270,12 +271,12 @@ impl SinkWork {
         let (complete, failed) = (sink.is_complete(), result.is_err());
         let answer = sink.answer();
         let files = if complete || failed { sink.files() } else { Vec::new() };
-        let needs_from = sink.needs_from();
+        let (needs_from, caveats) = (sink.needs_from(), sink.caveats());
         let shared = &self.shared;
         shared.content.store(content, Ordering::Relaxed);
         shared.expected.store(expected.unwrap_or(u64::MAX), Ordering::Relaxed);
         if complete || failed {
-            self.end_with(Outcome { error: result.err(), files, answer });
+            self.end_with(Outcome { error: result.err(), files, answer, caveats });
         }
         // This is stored before `consumed`, so that a thread that sees all bytes consumed also sees the outcome.
         shared.complete.store(complete, Ordering::Release);
@@ -456,6 +457,12 @@ impl Drain {
     /// Returns the answer to a manifest that is complete.
     pub(crate) fn answer(&self) -> Option<Answer> {
         self.shared.outcome.lock().unwrap_or_else(PoisonError::into_inner).answer.take()
+    }
+
+    /// Returns [`Sink::caveats`] of a sink that has ended.
+    #[must_use]
+    pub fn caveats(&self) -> Caveats {
+        self.shared.outcome.lock().unwrap_or_else(PoisonError::into_inner).caveats
     }
 
     /// Ends the input. The sink finishes with what it was given, without further waiting here, unless it reads files that are there

@@ -1,5 +1,6 @@
 //! A sink that writes a stream of files, in order, into a directory.
 
+use std::collections::BTreeMap;
 use std::ffi::OsStr;
 use std::io;
 use std::os::unix::ffi::OsStrExt as _;
@@ -8,16 +9,19 @@ use std::path::PathBuf;
 use super::comparing::Manifests;
 use super::handover::{Handover, Handovers};
 use super::state::{self, Done, Found, Place, State};
-use super::{FileDone, Sink, SinkError};
+use rackweave_wire::orca::Reason;
+
+use super::{Caveats, FileDone, Sink, SinkError, attributes};
 use crate::format::tree::chunk_hash;
 use crate::format::{
-    CHUNK, CHUNK_FRONT, DecodeError, Decoder, FileHeader, HASH, Hash, Kept, Resume, StreamDigest,
-    Visitor,
+    CHUNK, DecodeError, Decoder, FileHeader, Hash, Kept, Resume, StreamDigest, Visitor,
 };
 use crate::store::disk::{DiskFile, Reading};
 use crate::store::{
     BlockConfig, BlockStore, Cancel, Dir, Entry, Finish, StoreError, UntilCancelled, failed,
 };
+
+mod links;
 
 /// What a sender has sent of a file, in bytes, by the time it learns that the receiver has it already: its window.
 const SENT_AHEAD: u64 = 8 << 20;
@@ -33,6 +37,8 @@ pub struct FolderConfig {
     pub overwrite: bool,
     /// Whether a file is synced to the disk before it gets its final name.
     pub sync: bool,
+    /// Whether senders may ask to delete what they do not have in the directories that they send.
+    pub allow_delete: bool,
     /// The number of bytes after which the disk is treated as full; `None` for no limit.
     pub limit: Option<u64>,
     /// Ends the hashing of files that are there already: with [`StoreError::Cancelled`], and nothing that was recorded is lost.
@@ -51,6 +57,9 @@ pub struct Folder {
     writer: Writer,
     begins_at: u64,
 }
+
+/// The files of a stream that have their names: their lengths and hashes.
+pub(super) type Names = BTreeMap<Vec<u8>, (u64, Hash)>;
 
 #[derive(Debug)]
 struct Writer {
@@ -74,6 +83,9 @@ struct Writer {
     digest: StreamDigest,
     /// Directories that get their times and modes once no more files are put into them.
     directories: Vec<FileHeader>,
+    /// What a hard link of the stream can be to.
+    names: Names,
+    caveats: Caveats,
 }
 
 /// A file that exists already, with the length of the one that is sent.
@@ -132,6 +144,8 @@ impl Folder {
             done: Vec::new(),
             digest: StreamDigest::default(),
             directories: Vec::new(),
+            names: Names::new(),
+            caveats: Caveats::default(),
         };
         if let Some(handover) = handover {
             return writer.go_on(handover);
@@ -145,7 +159,12 @@ impl Folder {
         let state = State::compact(&root, stream, &found);
         writer.state = Some(state.map_err(|error| failed(root.path(), error))?);
         let resume = resume_after(&found);
-        let is_directory = |done: &Done| done.hash.is_none();
+        let complete = found
+            .done
+            .iter()
+            .filter_map(|done| Some((done.header.path.clone(), (done.header.length?, done.hash?))));
+        writer.names = complete.collect();
+        let is_directory = |done: &Done| done.header.is_directory();
         let directories = found.done.into_iter().filter(is_directory);
         writer.directories = directories.map(|done| done.header).collect();
         writer.resume(resume)
@@ -179,16 +198,45 @@ pub(super) fn hash_of(
     Ok(read.ok().map(|()| *hasher.finalize().as_bytes()))
 }
 
+/// Returns the hashes of what the system shows of a file, and of what is on the disk.
+///
+/// Where they differ and no other program has changed the file meanwhile, a sync has failed. The file loses its time, so that nobody
+/// takes it by its time for the file that is sent: once the system has forgotten what it showed, that is the only trace.
+pub(super) fn hashes_on_disk(
+    file: &dyn DiskFile,
+    entry: &Entry,
+    cancel: &Cancel,
+) -> Result<(Option<Hash>, Option<Hash>), SinkError> {
+    let state = || file.stat().ok().map(|it| (it.len, it.modified, it.changed));
+    let before = state();
+    let shown = hash_of(file, entry, cancel)?;
+    if file.settle().is_err() {
+        return Ok((shown, None));
+    }
+    let on_disk = hash_of(file, entry, cancel)?;
+    if shown != on_disk && before != state() {
+        return Ok((shown, None));
+    }
+    if shown != on_disk {
+        // It may belong to another user.
+        let _ = file.set_modified((0, 0));
+    }
+    Ok((shown, on_disk))
+}
+
 /// Gives a file the mode and time that it should have.
-pub(super) fn set_attributes(file: &dyn DiskFile, header: &FileHeader) -> io::Result<()> {
+///
+/// Returns whether it has the extended attributes.
+pub(super) fn set_attributes(file: &dyn DiskFile, header: &FileHeader) -> io::Result<bool> {
+    let kept = attributes::keep(file, header.attributes.as_deref(), header.mode.into());
     let stat = file.stat()?;
-    if stat.mode != u32::from(header.mode) {
-        file.set_mode(header.mode.into())?;
+    if stat.mode != kept.mode {
+        file.set_mode(kept.mode)?;
     }
     if stat.modified != (header.mtime_s, header.mtime_ns) {
         file.set_modified((header.mtime_s, header.mtime_ns))?;
     }
-    Ok(())
+    Ok(kept.all)
 }
 
 /// Returns an identifier of a file's content: its name and attributes. Another content is found by the hash of the file.
@@ -210,8 +258,9 @@ impl Writer {
 
     /// Goes on where the attempt before has found another file than the one that is sent: with that file.
     fn go_on(mut self, handover: Handover) -> Result<Folder, SinkError> {
-        let Handover { state, header, place, digest, done, directories } = handover;
+        let Handover { state, header, place, digest, done, directories, names } = handover;
         (self.state, self.done, self.directories) = (state, done, directories);
+        self.names = names;
         let Place { at, files, bytes } = place;
         self.resume(Resume {
             files,
@@ -232,6 +281,7 @@ impl Writer {
             digest: std::mem::take(&mut self.digest),
             done: std::mem::take(&mut self.done),
             directories: std::mem::take(&mut self.directories),
+            names: std::mem::take(&mut self.names),
         };
         self.config.handovers.put(self.stream, handover);
     }
@@ -240,8 +290,13 @@ impl Writer {
     fn open_dir(&mut self, path: &[u8]) -> Result<Dir, SinkError> {
         if self.opened.0 != path {
             let mut dir = self.root.clone();
+            let wrong = |error| failed(self.root.path(), error);
             for name in path.split(|byte| *byte == b'/') {
-                let inside = dir.subdir(OsStr::from_bytes(name))?;
+                let name = OsStr::from_bytes(name);
+                let inside = dir.subdir(name)?;
+                // It gets its mode in the end.
+                let found = dir.entry(name).stat().filter(|found| found.is_own);
+                found.map_or(Ok(()), |it| inside.open_up(it.mode)).map_err(wrong)?;
                 if self.config.sync {
                     // Whoever created it, an earlier attempt included, may have been killed before its name was synced.
                     dir.sync()?;
@@ -255,26 +310,34 @@ impl Writer {
 
     /// Returns the entry of a file. Directories on the path are created; no link that leads out of them is followed.
     fn place(&mut self, header: &FileHeader) -> Result<Entry, SinkError> {
+        self.place_of(&header.path)
+    }
+
+    fn place_of(&mut self, path: &[u8]) -> Result<Entry, SinkError> {
         if let Some(only) = &self.config.only {
             let folder = only.parent().map(PathBuf::from).unwrap_or_default();
             return Ok(self.root.with_path(folder).entry(only.file_name().unwrap_or_default()));
         }
-        let slash = header.path.iter().rposition(|byte| *byte == b'/');
+        let slash = path.iter().rposition(|byte| *byte == b'/');
         Ok(match slash {
             Some(slash) => {
-                let name = OsStr::from_bytes(&header.path[slash + 1..]);
-                self.open_dir(&header.path[..slash])?.entry(name)
+                let name = OsStr::from_bytes(&path[slash + 1..]);
+                self.open_dir(&path[..slash])?.entry(name)
             }
-            None => self.root.entry(OsStr::from_bytes(&header.path)),
+            None => self.root.entry(OsStr::from_bytes(path)),
         })
     }
 
     /// Returns of what an earlier attempt has left everything before the first file that is not there, or has another content.
     fn keep_present(&mut self, mut found: Found) -> Result<Found, SinkError> {
-        let mut present = 0;
+        let (mut present, mut names) = (0, Names::new());
         for done in &found.done {
-            if !self.is_present(done)? {
+            let content = done.header.hard_link().map(|target| names.get(target).copied());
+            if content == Some(None) || !self.is_present(done, content.flatten())? {
                 break;
+            }
+            if let (Some(length), Some(hash)) = (done.header.length, done.hash) {
+                names.insert(done.header.path.clone(), (length, hash));
             }
             state::remove_table(&self.root, &done.header);
             present += 1;
@@ -292,19 +355,39 @@ impl Writer {
         Ok(found)
     }
 
+    /// Returns the hash of a file that others may have written, with `sync` of what is on the disk.
+    fn hash_of(&self, file: &dyn DiskFile, entry: &Entry) -> Result<Option<Hash>, SinkError> {
+        match self.config.sync {
+            true => Ok(hashes_on_disk(file, entry, &self.config.cancel)?.1),
+            false => hash_of(file, entry, &self.config.cancel),
+        }
+    }
+
     /// Returns whether a file or directory of an earlier attempt is there. A file must have its content: it is hashed, since a
-    /// file that is changed within a tick of the clock has the times and the length that were recorded.
-    fn is_present(&mut self, done: &Done) -> Result<bool, SinkError> {
+    /// file that is changed within a tick of the clock has the times and the length that were recorded. A further name may be a copy
+    /// of that content.
+    fn is_present(&mut self, done: &Done, content: Option<(u64, Hash)>) -> Result<bool, SinkError> {
+        if let Some(target) = done.header.symbolic_link() {
+            let Ok(entry) = self.place(&done.header) else { return Ok(false) };
+            let is_there = entry.target().is_some_and(|it| it.as_bytes() == target);
+            return Ok(is_there && (!self.config.sync || entry.dir().sync().is_ok()));
+        }
+        if let (Some(target), Some(content)) = (done.header.hard_link(), content) {
+            let (Ok(name), Ok(target)) = (self.place(&done.header), self.place_of(target)) else {
+                return Ok(false);
+            };
+            let (Some(found), Some(file)) = (name.stat(), target.stat()) else { return Ok(false) };
+            return Ok(found.id == file.id || self.copy_at(&name, content)?.is_some());
+        }
         let Done { header, hash: Some(hash), .. } = done else {
             // Its files are checked one by one.
             return Ok(self.open_dir(&done.header.path).is_ok());
         };
         let Ok(entry) = self.place(header) else { return Ok(false) };
         let Some(file) = entry.open_read() else { return Ok(false) };
-        // Neither may have been synced before the earlier attempt was interrupted.
         let sync = || !self.config.sync || file.sync().is_ok() && entry.dir().sync().is_ok();
         Ok(file.stat().is_ok_and(|stat| Some(stat.len) == header.length)
-            && hash_of(&*file, &entry, &self.config.cancel)? == Some(*hash)
+            && self.hash_of(&*file, &entry)? == Some(*hash)
             && set_attributes(&*file, header).is_ok()
             && sync())
     }
@@ -321,7 +404,7 @@ impl Writer {
         if Some(stat.len) != header.length || !worth {
             return Ok(None);
         }
-        let hash = hash_of(&*file, &entry, &self.config.cancel)?;
+        let hash = self.hash_of(&*file, &entry)?;
         let Some(hash) = hash else { return Ok(None) };
         let (path, header) = (entry.path(), header.clone());
         Ok(Some(Known { file, dir: entry.dir().clone(), path, header, hash, at }))
@@ -331,7 +414,8 @@ impl Writer {
     fn keep(&mut self, known: Known, length: u64, at: u64) -> Result<(), SinkError> {
         let Known { file, dir, path, header, hash, .. } = known;
         let wrap = |error| failed(&path, error);
-        set_attributes(&*file, &header).map_err(wrap)?;
+        let is_kept = set_attributes(&*file, &header).map_err(wrap)?;
+        self.caveats.unkept += u64::from(!is_kept);
         if self.config.sync {
             // Whoever wrote it may not have synced it.
             file.sync().map_err(wrap)?;
@@ -346,6 +430,7 @@ impl Writer {
     }
 
     fn digest_file(&mut self, header: &FileHeader, hash: &Hash) {
+        self.names.insert(header.path.clone(), (header.length.unwrap_or(0), *hash));
         self.digest.file(header);
         self.digest.file_end(hash);
     }
@@ -360,6 +445,13 @@ impl Writer {
         let entry = self.place(header)?;
         let resumable = header.length.is_some_and(|length| length >= CHUNK as u64);
         let left = self.left.take_if(|path| *path == header.path).is_some();
+        let is_rest = || {
+            !resumable
+                && entry
+                    .part()
+                    .stat()
+                    .is_some_and(|it| state::is_rest(&self.root, &header.path, &it))
+        };
         let store = BlockStore::open(BlockConfig {
             target: entry.clone(),
             table: resumable.then(|| self.root.entry(&state::table_name(&header.path))),
@@ -367,7 +459,7 @@ impl Writer {
             length: header.length,
             resume: true,
             replace: self.config.overwrite,
-            ours: self.config.overwrite || left,
+            ours: left || is_rest(),
             cancel: self.config.cancel.clone(),
         })?;
         let header = header.clone();
@@ -395,9 +487,8 @@ impl Writer {
         let kept = self.kept()?;
         let right = kept.hashes.len() as u64;
         (*hashes, resume.single) = (kept.hashes, kept.single);
-        let framed = (CHUNK_FRONT + CHUNK + HASH) as u64;
         // Offsets in a stream have 48 bits, but the stored state may contain anything.
-        resume.at = resume.at.saturating_add(right * framed).min(u64::MAX >> 1);
+        resume.at = resume.at.saturating_add(header.bytes_before(right)).min(u64::MAX >> 1);
         Ok(())
     }
 
@@ -411,8 +502,11 @@ impl Writer {
         }
         let Some(current) = self.current.take() else { return Ok(()) };
         let Current { store, entry, header, bytes, .. } = current;
+        let wanted = header.attributes.as_deref();
+        let kept = attributes::keep(store.file(), wanted, header.mode.into());
+        self.caveats.unkept += u64::from(!kept.all);
         store.finish(&Finish {
-            mode: header.mode.into(),
+            mode: kept.mode,
             modified: known.is_some().then_some((header.mtime_s, header.mtime_ns)),
             sync: self.config.sync,
         })?;
@@ -460,17 +554,25 @@ impl Visitor for Writer {
     type Error = SinkError;
 
     fn file(&mut self, header: &FileHeader, at: u64) -> Result<(), SinkError> {
-        if self.config.only.is_some() && (self.files > 0 || header.directory) {
+        if self.config.only.is_some() && (self.files > 0 || !header.is_file()) {
             return Err(SinkError::Several);
         }
-        if header.directory {
-            self.open_dir(&header.path)?;
+        if header.is_directory() {
+            let dir = self.open_dir(&header.path)?;
+            // Until it gets its mode in the end, it is open to nobody that it will be closed to.
+            let _ = dir.set_mode(attributes::mode_without_acl(header) | 0o700);
             self.files += 1;
             self.digest.file(header);
             let place = self.place_at(at);
-            self.note(|state| state.directory(header, place))?;
+            self.note(|state| state.named(header, place))?;
             self.directories.push(header.clone());
             return Ok(());
+        }
+        if let Some(target) = header.hard_link() {
+            return self.link(header, target, at);
+        }
+        if let Some(target) = header.symbolic_link() {
+            return self.symlink(header, target, at);
         }
         if header.length.is_some() {
             self.known = self.find(header, at)?;
@@ -511,6 +613,9 @@ impl Visitor for Writer {
         let Some(current) = &mut self.current else { return Ok(()) };
         let written = match self.written + bytes.len() as u64 > limit {
             true => Err(failed(&current.entry.part().path(), io::ErrorKind::StorageFull.into())),
+            false if current.header.extents().is_some() => {
+                current.store.write_sparse_at(current.bytes, bytes)
+            }
             false => current.store.write_at(current.bytes, bytes),
         };
         if let Err(error) = written {
@@ -532,6 +637,17 @@ impl Visitor for Writer {
         committed.map_err(|error| self.failed(error))
     }
 
+    fn hole(&mut self, len: usize, hash: &Hash) -> Result<(), SinkError> {
+        let Some(current) = &mut self.current else { return Ok(()) };
+        // Many holes take long.
+        if self.config.cancel.is_set() {
+            return Err(StoreError::Cancelled(current.entry.path()).into());
+        }
+        let block = current.bytes / CHUNK as u64;
+        current.bytes += len as u64;
+        current.store.hole(block, hash).map_err(|error| self.failed(error))
+    }
+
     fn file_end(&mut self, length: u64, hash: &Hash, at: u64) -> Result<(), SinkError> {
         if let Some(known) = self.known.take() {
             return self.keep(known, length, at);
@@ -541,10 +657,12 @@ impl Visitor for Writer {
 
     fn end(&mut self, _: u64, _: u64) -> Result<(), SinkError> {
         for header in std::mem::take(&mut self.directories).iter().rev() {
-            let mode = u32::from(header.mode) | 0o700;
-            // The files are correct, and the modification time of a directory is not worth an error.
+            // The files are correct, and the attributes of a directory are not worth an error.
             if let Ok(folder) = self.open_dir(&header.path) {
-                let _ = folder.set_attributes(mode, (header.mtime_s, header.mtime_ns));
+                let modified = (header.mtime_s, header.mtime_ns);
+                let kept = attributes::keep_of(&folder, header);
+                self.caveats.unkept += u64::from(!kept.all);
+                let _ = folder.set_attributes(kept.mode, modified);
             }
         }
         if let Some(state) = self.state.take() {
@@ -582,8 +700,8 @@ impl Sink for Folder {
         };
         if stale {
             if let Some(current) = failed {
-                let table = state::table_name(&current.header.path);
-                let _ = self.writer.root.entry(&table).remove();
+                // Without its table nothing of it is of use.
+                current.store.abandon();
             }
             if let Some(state) = self.writer.state.take() {
                 state.remove();
@@ -596,6 +714,19 @@ impl Sink for Folder {
         self.decoder.needs_from()
     }
 
+    /// A file that never had a byte leaves nothing, unless an earlier attempt has recorded it: that may be the only trace that the file
+    /// at its place is not the one that is sent.
+    fn interrupted(&mut self, _: Reason) {
+        let is_empty = |it: &mut Current| it.bytes == 0 && it.store.have().is_empty();
+        if let Some(current) = self.writer.current.take_if(is_empty) {
+            current.store.abandon();
+            let is_first = self.begins_at == 0 && self.writer.files == 0;
+            if let Some(state) = self.writer.state.take_if(|_| is_first) {
+                state.remove();
+            }
+        }
+    }
+
     fn omit_rest(&mut self) {
         self.decoder.omit_rest();
     }
@@ -606,6 +737,10 @@ impl Sink for Folder {
 
     fn files(&self) -> Vec<FileDone> {
         self.writer.done.clone()
+    }
+
+    fn caveats(&self) -> Caveats {
+        self.writer.caveats
     }
 
     fn content(&self) -> (u64, Option<u64>) {

@@ -9,6 +9,7 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use super::FileDone;
+use super::folder::Names;
 use super::state::{Place, State};
 use crate::format::{FileHeader, StreamDigest};
 
@@ -26,6 +27,7 @@ pub(super) struct Handover {
     pub(super) digest: StreamDigest,
     pub(super) done: Vec<FileDone>,
     pub(super) directories: Vec<FileHeader>,
+    pub(super) names: Names,
 }
 
 /// The progress of attempts whose next ones have not begun yet. Clones share it.

@@ -1,6 +1,8 @@
 //! The destinations of received streams: files, which get their final names once their hashes are verified, or a pipe.
 
+mod attributes;
 mod comparing;
+mod deleting;
 mod drain;
 mod folder;
 mod handover;
@@ -13,6 +15,9 @@ mod window;
 use std::io::{self, Write};
 use std::path::PathBuf;
 
+#[cfg(test)]
+pub(crate) use attributes::tests::acl as acl_in_tests;
+pub(crate) use attributes::{ACL, of as attributes_of, without_acl};
 use bytes::Bytes;
 pub use comparing::{Comparing, Manifests};
 pub use drain::{Drain, MakeSink, SinkTask, SinkWork};
@@ -22,7 +27,7 @@ pub use output::Output;
 use rackweave_wire::orca::Reason;
 pub use window::Window;
 
-use crate::format::{DecodeError, Decoder, FileHeader, Hash, Purpose, Visitor};
+use crate::format::{DecodeError, Decoder, Deletion, FileHeader, Hash, Obstacle, Purpose, Visitor};
 use crate::store::StoreError;
 
 /// Why a stream cannot be received.
@@ -38,8 +43,13 @@ pub enum SinkError {
     #[error("the stream has several files: use --dir, because --out takes only one")]
     Several,
     /// The application behind a control socket has refused the stream or failed.
-    #[error("the application refuses the stream: {0}")]
-    Application(String),
+    #[error("the application refuses the stream: {why}")]
+    Application {
+        /// What it says.
+        why: String,
+        /// The reason that the sender is given.
+        reason: Reason,
+    },
     /// The application behind a control socket has received other bytes than were sent.
     #[error("the application has received other bytes than were sent: {0}")]
     Damaged(String),
@@ -64,6 +74,9 @@ pub enum SinkError {
         "what is here already of the stream cannot be read: the disk, or an earlier transfer of the same files, does not respond"
     )]
     Stuck,
+    /// The patterns of what is not to be deleted are not understood.
+    #[error("what the sender excludes cannot be read here, and so nothing is deleted: {0}")]
+    Excludes(#[from] crate::excludes::ExcludesError),
     /// A file that was taken for the same has other content. The next attempt receives all of it.
     #[error("{0} has another content than the file that was sent")]
     Again(PathBuf),
@@ -76,6 +89,12 @@ pub enum SinkError {
 }
 
 impl SinkError {
+    /// An application's error that is its own.
+    #[must_use]
+    pub fn application(why: impl Into<String>) -> Self {
+        Self::Application { why: why.into(), reason: Reason::Refused }
+    }
+
     /// Returns whether the received bytes are at fault, and not this host.
     #[must_use]
     pub const fn is_damage(&self) -> bool {
@@ -87,7 +106,10 @@ impl SinkError {
     pub const fn reason(&self) -> Reason {
         match self {
             Self::Again(_) => Reason::Unknown,
+            Self::Application { reason, .. } => *reason,
             Self::NoAnswer | Self::Stuck => Reason::Unresponsive,
+            Self::Store(StoreError::Exists(_)) => Reason::Exists,
+            Self::Store(StoreError::Full { .. }) => Reason::Full,
             _ if self.is_damage() => Reason::Damaged,
             _ => Reason::Refused,
         }
@@ -133,6 +155,11 @@ pub trait Sink: Send {
         Vec::new()
     }
 
+    /// Returns in what the files differ from the sender's, though they have the same bytes.
+    fn caveats(&self) -> Caveats {
+        Caveats::default()
+    }
+
     /// Returns the bytes of file content so far, and the total length of all files begun so far, if it is known.
     fn content(&self) -> (u64, Option<u64>) {
         (0, None)
@@ -144,8 +171,17 @@ pub trait Sink: Send {
     }
 }
 
-/// What a manifest was found to have in common with a receiver's files.
+/// In what received files differ from the sender's, though they have the same bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Caveats {
+    /// The number of files and directories that have not all extended attributes that were sent.
+    pub unkept: u64,
+    /// The number of further names of files that are copies, because the system refuses hard links there.
+    pub copied: u64,
+}
+
+/// What a manifest was found to have in common with a receiver's files.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Comparison {
     /// What the sender asks.
     pub purpose: Purpose,
@@ -159,12 +195,16 @@ pub struct Comparison {
     pub lacking_bytes: u64,
     /// Whether it lacks nothing, directories included.
     pub is_complete: bool,
+    /// What was deleted.
+    pub deletion: Deletion,
+    /// Why nothing of the cast is taken.
+    pub obstacle: Option<Obstacle>,
 }
 
 /// The answer to a manifest.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Answer {
-    /// What the sender gets: an encoded [`Lacking`](crate::format::Lacking).
+    /// What the sender gets: encoded [`Findings`](crate::format::Findings).
     pub bytes: Bytes,
     /// What the receiver's user is shown.
     pub comparison: Comparison,
@@ -230,7 +270,7 @@ impl<W: Write> Visitor for PipeVisitor<W> {
 
     fn file(&mut self, header: &FileHeader, _: u64) -> Result<(), SinkError> {
         self.files += 1;
-        if self.files > 1 || header.directory { Err(SinkError::Several) } else { Ok(()) }
+        if self.files > 1 || !header.is_file() { Err(SinkError::Several) } else { Ok(()) }
     }
 
     fn bytes(&mut self, bytes: &[u8]) -> Result<(), SinkError> {
@@ -241,6 +281,11 @@ impl<W: Write> Visitor for PipeVisitor<W> {
         self.hold_short();
         self.held.push(self.now.slice_ref(bytes));
         Ok(())
+    }
+
+    fn hole(&mut self, len: usize, _: &Hash) -> Result<(), SinkError> {
+        self.bytes += len as u64;
+        self.to.write_all(&vec![0; len]).map_err(SinkError::Pipe)
     }
 
     fn chunk(&mut self, _: &Hash, _: u64) -> Result<(), SinkError> {

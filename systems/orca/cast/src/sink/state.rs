@@ -17,7 +17,7 @@ use std::io::{self, Read as _};
 use crate::format::{
     CHUNK, DecodeError, Decoder, FileHeader, HASH, Hash, Resume, StreamDigest, Visitor,
 };
-use crate::store::disk::{DiskFile, Reading, write_all_at};
+use crate::store::disk::{DiskFile, Reading, Stat, is_incomplete, write_all_at};
 use crate::store::{Dir, fault};
 
 const MAGIC: &[u8] = b"rackweave cast: state of an interrupted transfer, version 4\n";
@@ -28,6 +28,8 @@ const FILE: u8 = b'F';
 const DONE: u8 = b'D';
 /// Tag of the entry for a directory, which gets its mode and time at the end, perhaps in a later attempt.
 const DIRECTORY: u8 = b'P';
+/// Tag of the entry for a further name of a file before it, or for a symbolic link.
+const LINK: u8 = b'L';
 
 /// The length in bytes of an entry's checksum.
 const SUM: usize = 8;
@@ -44,14 +46,24 @@ pub(super) struct State {
     bytes: u64,
 }
 
-/// Returns the file name of a stream's state.
+/// Returns the file name of a stream's state. All streams of a cast share it: where something else is lacking now, the state of the
+/// stream before is of no use any more.
 pub(super) fn name(stream: u128) -> OsString {
-    format!(".rackweave-cast-{stream:032x}.state").into()
+    format!(".rackweave-cast-{:016x}.state", stream >> 64).into()
 }
 
 /// Returns the file name of a state that is being compacted.
 fn temporary_name(stream: u128) -> OsString {
-    format!(".rackweave-cast-{stream:032x}.new").into()
+    format!(".rackweave-cast-{:016x}.new", stream >> 64).into()
+}
+
+/// Removes the state of a cast that lacks nothing.
+pub(super) fn remove_of(root: &Dir, stream: u128) {
+    let state = root.entry(&name(stream));
+    if state.kind().is_some() {
+        // It would be found to be stale.
+        let _ = state.remove();
+    }
 }
 
 /// Returns the file name of the block table of a file that is incomplete, by the file's path in the stream: the next cast,
@@ -59,6 +71,11 @@ fn temporary_name(stream: u128) -> OsString {
 pub(super) fn table_name(path: &[u8]) -> OsString {
     let hash = blake3::hash(path).to_hex();
     format!(".rackweave-cast-{}.blocks", &hash[..32]).into()
+}
+
+/// Returns whether a file can be what an interrupted transfer of the file of this path has left: it has a table.
+pub(super) fn is_rest(root: &Dir, path: &[u8], part: &Stat) -> bool {
+    is_incomplete(part) && root.entry(&table_name(path)).kind().is_some()
 }
 
 /// Removes the table of a file that has its name: an attempt that was killed before it did so has left it.
@@ -87,7 +104,7 @@ pub(super) struct Place {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Done {
     pub(super) header: FileHeader,
-    /// The hash of the file; `None` for a directory.
+    /// The hash of the file; `None` for a directory or a link.
     pub(super) hash: Option<Hash>,
     /// The position of the file's first chunk, if the state has an entry for its start.
     pub(super) begun: Option<Place>,
@@ -142,7 +159,7 @@ impl State {
         // They are written together, because there may be many.
         let mut entries = Vec::new();
         for done in &found.done {
-            let tag = if done.hash.is_some() { DONE } else { DIRECTORY };
+            let tag = if done.hash.is_some() { DONE } else { named(&done.header) };
             encode(stream, tag, &done.header, done.hash.as_ref(), done.after, &mut entries);
         }
         if let Some((header, place)) = &found.current {
@@ -165,9 +182,9 @@ impl State {
         self.write(&entry)
     }
 
-    /// Records a directory. `place` is the position after it.
-    pub(super) fn directory(&mut self, header: &FileHeader, place: Place) -> io::Result<()> {
-        self.append(DIRECTORY, header, None, place)
+    /// Records a directory or a link. `place` is the position after it.
+    pub(super) fn named(&mut self, header: &FileHeader, place: Place) -> io::Result<()> {
+        self.append(named(header), header, None, place)
     }
 
     /// Records that a file begins. `place` is the position of its first chunk.
@@ -190,6 +207,11 @@ impl State {
         // If it cannot be removed, the next attempt finds it to be stale.
         let _ = self.dir.entry(&name(self.stream)).remove();
     }
+}
+
+/// Returns the tag of an entry without content.
+const fn named(header: &FileHeader) -> u8 {
+    if header.is_directory() { DIRECTORY } else { LINK }
 }
 
 /// Appends an entry with its checksum.
@@ -224,6 +246,9 @@ impl Visitor for One {
         Ok(())
     }
     fn bytes(&mut self, _: &[u8]) -> Result<(), DecodeError> {
+        Ok(())
+    }
+    fn hole(&mut self, _: usize, _: &Hash) -> Result<(), DecodeError> {
         Ok(())
     }
     fn chunk(&mut self, _: &Hash, _: u64) -> Result<(), DecodeError> {
@@ -284,7 +309,7 @@ fn entry(bytes: &mut &[u8], stream: u128) -> Option<(u8, Place, Option<Hash>, Fi
     let len = usize::try_from(number(bytes)?).ok()?;
     let hash = match tag {
         DONE => Some(cut(bytes, HASH)?.try_into().ok()?),
-        FILE | DIRECTORY => None,
+        FILE | DIRECTORY | LINK => None,
         _ => return None,
     };
     let header = header(cut(bytes, len)?)?;
@@ -292,7 +317,8 @@ fn entry(bytes: &mut &[u8], stream: u128) -> Option<(u8, Place, Option<Hash>, Fi
     if cut(bytes, SUM)? != checksum(stream, entry) {
         return None;
     }
-    let fits = header.directory == (tag == DIRECTORY) && header.length.is_some();
+    let is_right = header.is_file() == matches!(tag, FILE | DONE);
+    let fits = is_right && (header.is_file() || tag == named(&header)) && header.length.is_some();
     fits.then_some((tag, place, hash, header))
 }
 

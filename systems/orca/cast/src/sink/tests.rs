@@ -1,12 +1,18 @@
+mod attributes;
+mod deletions;
 mod drain;
+mod holes;
+mod links;
+mod parts;
 mod resumed;
+mod synced;
 
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::time::{Duration, UNIX_EPOCH};
 
 use super::*;
-use crate::format::CHUNK;
+use crate::format::{CHUNK, RecordKind};
 use crate::source::{Files, Payload, Source};
 use crate::store::fault::FAULT;
 
@@ -17,7 +23,11 @@ fn bytes_of(source: &mut Files, from: u64) -> Vec<u8> {
     while at < end {
         let len = (end - at).min(100_000) as usize;
         let mut payload = Payload::new();
-        source.read(at, len, &mut payload).unwrap();
+        while let Err(error) = source.read(at, len, &mut payload) {
+            assert!(matches!(error, crate::source::SourceError::NotYet(_)), "{error}");
+            payload.clear();
+            while source.work() {}
+        }
         for bytes in payload {
             out.extend_from_slice(&bytes);
         }
@@ -32,6 +42,44 @@ fn config(folder: &Path) -> FolderConfig {
 
 fn big(len: usize) -> Vec<u8> {
     (0..len).map(|i| (i / 7) as u8 ^ (i / 100_000) as u8).collect()
+}
+
+/// A sender whose standard input cannot be read has begun a file and sends nothing of it.
+#[test]
+fn a_file_that_never_had_a_byte_leaves_nothing() {
+    let folder = tempfile::tempdir().unwrap();
+    let names = |at: &Path| std::fs::read_dir(at).unwrap().count();
+    for length in [None, Some(5), Some(3 * CHUNK as u64)] {
+        let path = b"x".to_vec();
+        let header = FileHeader {
+            attributes: None,
+            path,
+            kind: RecordKind::File,
+            length,
+            mode: 0o644,
+            mtime_s: 1,
+            mtime_ns: 0,
+        };
+        let mut bytes = Vec::new();
+        crate::format::start(&mut bytes);
+        crate::format::file(&header, &mut bytes);
+        let mut sink = Folder::new(config(folder.path()), 1).unwrap();
+        sink.put(&bytes).unwrap();
+        assert!(names(folder.path()) > 0);
+        sink.interrupted(Reason::Refused);
+        drop(sink);
+        assert_eq!(names(folder.path()), 0, "{length:?}");
+        // What has a byte stays.
+        bytes.extend_from_slice(&crate::format::chunk_front(5));
+        bytes.push(7);
+        let mut sink = Folder::new(config(folder.path()), 1).unwrap();
+        if length != Some(3 * CHUNK as u64) {
+            sink.put(&bytes).unwrap();
+            sink.interrupted(Reason::Refused);
+            assert_eq!(std::fs::read(folder.path().join("x.part")).unwrap(), [7]);
+            std::fs::remove_file(folder.path().join("x.part")).unwrap();
+        }
+    }
 }
 
 #[test]

@@ -7,19 +7,15 @@ use std::ops::Range;
 use std::os::unix::fs::{FileExt as _, MetadataExt as _};
 use std::path::PathBuf;
 
-use blake3::Hasher;
 use bytes::Bytes;
 
 use super::listing::{Found, Listing, header_of, open};
-use super::{Payload, Source, SourceError, gather, read_error};
+use super::{MAX_STREAM, Payload, Source, SourceError, gather, read_error};
 use crate::format::tree::{TreeHash, chunk_hash};
 use crate::format::{
     self, CHUNK, CHUNK_FRONT, DIGEST_BYTES, END_BYTES, FILE_END_BYTES, FileHeader, HASH, Hash,
     START_BYTES, StreamDigest,
 };
-
-/// The length in bytes of a full chunk record.
-const FRAMED: u64 = (CHUNK_FRONT + CHUNK + HASH) as u64;
 
 /// The number of chunks that are read and hashed at a time, if no receiver has needed them.
 const SLICE: usize = 32;
@@ -68,6 +64,11 @@ impl Entry {
         })
     }
 
+    /// Returns the offset in the stream after the record of a chunk.
+    fn end_of(&self, chunk: u64) -> u64 {
+        self.data + self.header.bytes_before(chunk + 1)
+    }
+
     /// Returns the number of content bytes in a chunk.
     fn chunk_len(&self, chunk: u64) -> usize {
         (self.length() - chunk * CHUNK as u64).min(CHUNK as u64) as usize
@@ -91,8 +92,6 @@ pub struct Files {
     kept: VecDeque<(usize, u64, Bytes)>,
     /// Chunk records that were released. Their memory may still be in the processor's cache, so it is reused first.
     spare: Vec<Bytes>,
-    /// Links and devices in the directories, which are not sent.
-    skipped: Vec<PathBuf>,
 }
 
 impl std::fmt::Debug for Files {
@@ -117,24 +116,18 @@ impl Files {
     pub fn of(listing: &Listing, wanted: impl Fn(u32) -> bool) -> Result<Self, SourceError> {
         let mut at = START_BYTES as u64;
         let mut content = 0_u64;
-        let new_id = || Hasher::new_derive_key("rackweave cast 1 stream of files");
-        let (mut all, mut part) = (new_id(), new_id());
         let mut entries = Vec::new();
         for (number, Found { local, header, changed }) in (0..).zip(listing.found()) {
-            let mut record = Vec::new();
-            format::file(header, &mut record);
-            all.update(&record);
             if !wanted(number) {
                 continue;
             }
-            part.update(&record);
             let length = header.length.unwrap_or(0);
-            let data = at + record.len() as u64;
-            let end = match header.directory {
-                true => data,
-                false => data + format::chunks_bytes(length) + FILE_END_BYTES as u64,
+            let data = at + header.record_bytes() as u64;
+            let end = match header.is_file() {
+                true => data + header.chunks_bytes() + FILE_END_BYTES as u64,
+                false => data,
             };
-            if end >= 1 << 47 {
+            if end >= MAX_STREAM {
                 return Err(SourceError::Large);
             }
             entries.push(Entry {
@@ -152,18 +145,19 @@ impl Files {
             at = end;
             content += length;
         }
+        let all = format::cast_hash(listing.found().iter().map(|found| &found.header));
+        let part = format::cast_hash(entries.iter().map(|entry: &Entry| &entry.header));
         Ok(Self {
             entries,
             length: at + (DIGEST_BYTES + END_BYTES) as u64,
             content,
-            stream: format::part_number(all.finalize().as_bytes(), part.finalize().as_bytes()),
+            stream: format::part_number(&all, &part),
             open: None,
             hashing: 0..0,
             failed: None,
             digest: (StreamDigest::default(), 0),
             kept: VecDeque::new(),
             spare: Vec::new(),
-            skipped: listing.skipped().to_vec(),
         })
     }
 
@@ -171,12 +165,6 @@ impl Files {
     #[must_use]
     pub fn count(&self) -> usize {
         self.entries.len()
-    }
-
-    /// Returns the links and devices that are not sent.
-    #[must_use]
-    pub fn skipped(&self) -> &[PathBuf] {
-        &self.skipped
     }
 
     /// Returns the record of a chunk.
@@ -217,10 +205,8 @@ impl Files {
         Ok(hash)
     }
 
-    /// Reads a chunk of a file, which must still be the same file.
-    fn load(&mut self, index: usize, chunk: u64, to: &mut [u8]) -> Result<(), SourceError> {
-        let entry = &self.entries[index];
-        let path = &entry.local;
+    fn open(&mut self, index: usize) -> Result<(), SourceError> {
+        let path = &self.entries[index].local;
         if self.open.as_ref().is_none_or(|open| open.0 != index) {
             let file = open(path).map_err(|error| read_error(path, error))?;
             // Another file may have taken the place of this one, and opening a pipe must not block.
@@ -229,6 +215,13 @@ impl Files {
             }
             self.open = Some((index, file));
         }
+        Ok(())
+    }
+
+    /// Reads a chunk of a file, which must still be the same file.
+    fn load(&mut self, index: usize, chunk: u64, to: &mut [u8]) -> Result<(), SourceError> {
+        self.open(index)?;
+        let path = &self.entries[index].local;
         let Some((_, file)) = &self.open else { return Ok(()) };
         let offset = chunk * CHUNK as u64;
         let _ = rustix::fs::fadvise(
@@ -244,6 +237,16 @@ impl Files {
             }
             Err(error) => return Err(read_error(path, error)),
         }
+        self.check_unchanged(index)
+    }
+
+    /// Fails if the file that is open has changed since it was listed.
+    fn check_unchanged(&self, index: usize) -> Result<(), SourceError> {
+        let entry = &self.entries[index];
+        let path = &entry.local;
+        let Some((_, file)) = self.open.as_ref().filter(|open| open.0 == index) else {
+            return Ok(());
+        };
         let meta = file.metadata().map_err(|error| read_error(path, error))?;
         let now = header_of(&entry.header.path, &meta);
         // Whoever changes bytes can restore the modification time, but not that of the inode. It also changes with the mode, the
@@ -280,7 +283,7 @@ impl Files {
             }
             let entry = &mut self.entries[index];
             self.digest.0.file(&entry.header);
-            if !entry.header.directory {
+            if entry.header.is_file() {
                 self.digest.0.file_end(&entry.hash());
             }
             self.digest.1 += 1;
@@ -292,7 +295,7 @@ impl Files {
 
     /// Hashes up to `left` chunks of a file that have not been hashed, and counts them. Returns whether there are more.
     fn hash_some(&mut self, index: usize, left: &mut usize) -> Result<bool, SourceError> {
-        let mut buffer = Vec::new();
+        let (mut buffer, mut zeros) = (Vec::new(), Vec::new());
         // A search from the first chunk on would take time that grows with the square of the file's length.
         let Entry { hashes, hashed, .. } = &mut self.entries[index];
         *hashed += hashes[*hashed..].iter().take_while(|hash| hash.is_some()).count();
@@ -301,7 +304,16 @@ impl Files {
             rest.filter(|it| it.0.is_none()).map(|it| it.1).take(*left + 1).collect();
         for chunk in unknown.iter().take(*left) {
             let chunk = *chunk as u64;
-            buffer.resize(self.entries[index].chunk_len(chunk), 0);
+            let entry = &self.entries[index];
+            if entry.header.is_hole(chunk) {
+                // It need not be read: a file whose holes were filled has changed.
+                zeros.resize(entry.chunk_len(chunk), 0);
+                self.open(index)?;
+                self.check_unchanged(index)?;
+                self.hash(index, chunk, &zeros)?;
+                continue;
+            }
+            buffer.resize(entry.chunk_len(chunk), 0);
             self.load(index, chunk, &mut buffer)?;
             self.hash(index, chunk, &buffer)?;
         }
@@ -348,8 +360,8 @@ impl Files {
         if offset >= ends {
             return Ok((self.file_end(index)?, ends));
         }
-        let chunk = (offset - entry.data) / FRAMED;
-        let begins = entry.data + chunk * FRAMED;
+        let chunk = entry.header.chunk_at(offset - entry.data);
+        let begins = entry.data + entry.header.bytes_before(chunk);
         Ok((self.chunk(index, chunk)?, begins))
     }
 }
@@ -387,7 +399,7 @@ impl Source for Files {
 
     fn released(&mut self, below: u64) {
         while let Some((entry, chunk, _)) = self.kept.front()
-            && self.entries[*entry].data + (chunk + 1) * FRAMED <= below
+            && self.entries[*entry].end_of(*chunk) <= below
         {
             self.spare.extend(self.kept.pop_front().map(|kept| kept.2));
         }

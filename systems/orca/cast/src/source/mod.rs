@@ -14,14 +14,17 @@ use bytes::Bytes;
 use smallvec::SmallVec;
 
 pub use self::files::Files;
-pub use self::listing::{Excluded, Listing};
+pub use self::listing::{Listing, Skipped, Unmatched};
 pub use self::memory::Memory;
 pub use self::pipe::Pipe;
-use crate::format::{FileHeader, Hash};
+use crate::format::{FileHeader, Hash, Protected};
 use crate::wake::Waker;
 
 /// The payload of a packet: one piece, or two if it crosses the boundary between two records.
 pub type Payload = SmallVec<[Bytes; 2]>;
+
+/// No stream is as long as this, in bytes: the sequence space of 48-bit offsets is half of it.
+const MAX_STREAM: u64 = 1 << 47;
 
 /// Why a stream cannot be read.
 #[derive(Debug, thiserror::Error)]
@@ -73,6 +76,12 @@ pub enum SourceError {
     Twice {
         /// The name that both would have.
         name: String,
+    },
+    /// The file alone is longer than the offsets of a stream allow.
+    #[error("{path} is longer than 128 TB")]
+    TooLong {
+        /// The path of the file.
+        path: PathBuf,
     },
     /// The stream is longer than 48-bit offsets allow.
     #[error("the stream is longer than 128 TB")]
@@ -154,6 +163,11 @@ pub trait Catalogue: Send {
     /// # Errors
     /// If it cannot be read.
     fn hash(&mut self, entry: u32) -> Result<Option<Hash>, SourceError>;
+
+    /// Returns what receivers must not delete although it is not among them.
+    fn protected(&self) -> Protected {
+        Protected::default()
+    }
 
     /// Returns the stream of those for which the function returns true.
     ///

@@ -175,8 +175,9 @@ impl Pipe {
         format::start(&mut record);
         let path = name.as_bytes().to_vec();
         let header = FileHeader {
+            attributes: None,
             path,
-            directory: false,
+            kind: format::RecordKind::File,
             length: None,
             mode: 0o644,
             mtime_s: 0,

@@ -8,12 +8,15 @@ impl Visitor for Got {
     type Error = DecodeError;
     fn file(&mut self, header: &FileHeader, _: u64) -> Result<(), DecodeError> {
         let name = String::from_utf8(header.path.clone()).unwrap();
-        self.0.push((name, header.directory, Vec::new()));
+        self.0.push((name, header.is_directory(), Vec::new()));
         Ok(())
     }
     fn bytes(&mut self, bytes: &[u8]) -> Result<(), DecodeError> {
         self.0.last_mut().unwrap().2.extend_from_slice(bytes);
         Ok(())
+    }
+    fn hole(&mut self, len: usize, _: &Hash) -> Result<(), DecodeError> {
+        self.bytes(&vec![0; len])
     }
     fn chunk(&mut self, _: &Hash, _: u64) -> Result<(), DecodeError> {
         Ok(())
@@ -58,13 +61,18 @@ fn files_are_streams_that_can_be_read_anywhere() {
         std::fs::write(at(&format!("dir/small{i:02}")), [i; 3]).unwrap();
     }
     std::os::unix::fs::symlink("/etc/passwd", at("dir/link")).unwrap();
+    let (kind, mode) = (rustix::fs::FileType::Fifo, rustix::fs::Mode::RWXU);
+    rustix::fs::mknodat(rustix::fs::CWD, at("dir/pipe"), kind, mode, 0).unwrap();
     std::fs::write(at("one"), b"one").unwrap();
     let mut files = Files::new(&[at("one"), at("dir")]).unwrap();
-    assert_eq!(files.skipped().len(), 1);
+    let skipped = Listing::new(&[at("dir")]).unwrap();
+    let skipped = skipped.skipped().iter().map(|it| (&it.name[..], it.kind));
+    assert!(skipped.eq([(&b"dir/pipe"[..], "pipe")]));
     let got = read_all(&mut files, 1424).0;
     assert_eq!(got[0], ("one".into(), false, b"one".to_vec()));
     assert_eq!(got[1].0, "dir");
     assert!(got[1].1);
+    assert!(got.contains(&("dir/link".into(), false, Vec::new())));
     assert!(got.contains(&("dir/sub/big".into(), false, big)));
     assert!(got.contains(&("dir/sub/empty".into(), true, Vec::new())));
     assert_eq!(got.len(), files.count());
@@ -190,4 +198,99 @@ fn records_are_passed_on_whole_or_not_at_all() {
             assert!(payload.concat() == records);
         }
     }
+}
+
+#[test]
+fn a_file_that_is_longer_than_any_stream_is_refused_by_name() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("vast");
+    let set = std::fs::File::create(&path).unwrap().set_len(MAX_STREAM);
+    if set.is_err() {
+        // ext4 has no files of this length.
+        return;
+    }
+    let error = Listing::new(std::slice::from_ref(&path)).unwrap_err();
+    assert_eq!(error.to_string(), format!("{} is longer than 128 TB", path.display()));
+}
+
+/// Those of one file ended the cast.
+#[test]
+fn attributes_that_are_too_many_are_not_sent() {
+    use rustix::io::Errno;
+
+    use super::listing::Attributes;
+    use crate::format::{Attribute, MAX_ATTRIBUTES};
+    let attributes = |bytes: usize| {
+        let value = |len| Attribute { name: b"user.x".to_vec(), value: vec![7; len] };
+        vec![value(60_000), value(bytes - 60_000 - 2 * (1 + 6 + 4))]
+    };
+    let most = attributes(MAX_ATTRIBUTES);
+    assert_eq!(Attributes::new(Ok(most.clone())).unwrap(), Attributes::Some(most));
+    let more = Attributes::new(Ok(attributes(MAX_ATTRIBUTES + 1)));
+    assert_eq!(more.unwrap(), Attributes::TooMany);
+    for (error, expected) in [
+        (Errno::TOOBIG, Some(Attributes::TooMany)),
+        (Errno::RANGE, Some(Attributes::TooMany)),
+        (Errno::OPNOTSUPP, Some(Attributes::Unsupported)),
+        (Errno::IO, None),
+    ] {
+        assert_eq!(Attributes::new(Err(error.into())).ok(), expected);
+    }
+}
+
+/// With an ACL, the bits of the group are the most that a named user may do: receivers that have the mode alone would give it to the group.
+#[test]
+fn a_mode_is_sent_without_what_an_acl_gives_to_others() {
+    use std::os::unix::fs::PermissionsExt as _;
+
+    use crate::store::disk::DiskFile as _;
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("x");
+    std::fs::write(&path, "x").unwrap();
+    let acl = crate::sink::acl_in_tests([6, 7, 4, 7, 0]);
+    if std::fs::File::open(&path).unwrap().set_attribute(crate::sink::ACL, Some(&acl)).is_err() {
+        // This file system has none.
+        return;
+    }
+    assert_eq!(path.metadata().unwrap().permissions().mode() & 0o777, 0o670);
+    let excludes = crate::excludes::Excludes::default();
+    let sent = |with_attributes| {
+        let listing = Listing::list(std::slice::from_ref(&path), &excludes, with_attributes);
+        listing.unwrap().headers().remove(0)
+    };
+    assert_eq!(sent(false).mode, 0o640);
+    let with_acl = sent(true);
+    assert_eq!((with_acl.mode, with_acl.attributes.unwrap()[0].value.clone()), (0o670, acl));
+}
+
+/// Somebody who may rename a folder exchanges it for a link while the sender walks or reads.
+#[test]
+fn nothing_is_read_through_a_link_in_the_place_of_a_folder() {
+    let folder = tempfile::tempdir().unwrap();
+    let root = folder.path().canonicalize().unwrap();
+    let (tree, secret) = (root.join("tree"), root.join("secret"));
+    std::fs::create_dir_all(tree.join("d")).unwrap();
+    std::fs::create_dir(&secret).unwrap();
+    std::fs::write(tree.join("d/f"), "open").unwrap();
+    std::fs::write(secret.join("f"), "kept").unwrap();
+    let listing = Listing::new(std::slice::from_ref(&tree)).unwrap();
+    std::fs::rename(tree.join("d"), root.join("aside")).unwrap();
+    std::os::unix::fs::symlink(&secret, tree.join("d")).unwrap();
+    let through = tree.join("d/f");
+    assert!(listing::open(&through).is_err() && listing::metadata_of(&through).is_err());
+    let mut source = Files::of(&listing, |_| true).unwrap();
+    let end = source.end().unwrap();
+    let mut at = 0;
+    let refused = loop {
+        let mut out = Payload::new();
+        match source.read(at, CHUNK.min((end - at) as usize), &mut out) {
+            Ok(()) if at < end => at = (at + CHUNK as u64).min(end),
+            Ok(()) => break false,
+            Err(_) => break true,
+        }
+    };
+    assert!(refused, "a file was read through the link");
+    let again = Listing::new(std::slice::from_ref(&tree)).unwrap();
+    let kinds: Vec<_> = again.found().iter().map(|it| it.header.kind.clone()).collect();
+    assert!(matches!(&kinds[..], [_, crate::format::RecordKind::SymbolicLink(_)]), "{kinds:?}");
 }

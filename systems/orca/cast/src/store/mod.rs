@@ -47,9 +47,11 @@ use rackweave_core::Bitmap;
 
 pub use self::cancel::Cancel;
 pub(crate) use self::cancel::UntilCancelled;
-use self::disk::{DiskFile, FileKind, INCOMPLETE, Part, PartError, write_all_at};
-pub(crate) use self::place::failed;
+use self::disk::{
+    DiskFile, FileKind, INCOMPLETE, Part, PartError, Stat, is_incomplete, write_all_at,
+};
 pub use self::place::{Dir, Entry};
+pub(crate) use self::place::{PART, failed, part_name, refuses_links};
 use self::table::Table;
 use crate::format::tree::chunk_hash;
 use crate::format::{CHUNK, Hash};
@@ -146,7 +148,8 @@ pub struct BlockConfig {
     pub resume: bool,
     /// Whether to replace a file that has the target's name.
     pub replace: bool,
-    /// Whether an existing incomplete file was certainly left by an earlier attempt, whatever its mode and length.
+    /// Whether an existing incomplete file was certainly left by an earlier attempt, whatever its mode and length. Another one that no
+    /// attempt can have left stays, and this file is written under another name.
     pub ours: bool,
     /// Ends [`BlockStore::open`] while it hashes an existing file.
     pub cancel: Cancel,
@@ -197,6 +200,8 @@ pub struct BlockStore {
     length: Option<u64>,
     replace: bool,
     have: Bitmap,
+    /// From here on the file had no bytes when it was opened.
+    fresh_from: u64,
     table: Option<Table>,
     buffer: Vec<u8>,
 }
@@ -207,6 +212,13 @@ enum Place {
     Part(Part),
     /// An earlier attempt was interrupted after the file got its final name.
     Named(Box<dyn DiskFile>),
+}
+
+/// The bytes that a file system stores together, and that can be a hole.
+const PAGE: usize = 4096;
+
+fn is_zero(bytes: &[u8]) -> bool {
+    bytes.iter().all(|byte| *byte == 0)
 }
 
 /// Reads a whole buffer; bytes beyond the end of the file are zero.
@@ -261,10 +273,21 @@ impl BlockStore {
     pub fn open(config: BlockConfig) -> Result<Self, StoreError> {
         let BlockConfig { target, table: entry, content, length, resume, replace, ours, cancel } =
             config;
-        let entry = entry.zip(length);
-        let left = entry.as_ref().filter(|_| resume);
-        let left = left.and_then(|(entry, length)| Table::open(entry, &content, *length));
-        let (part, kind) = (target.part(), target.kind());
+        let is_rest = |found: &Stat| {
+            let has_table = || entry.as_ref().is_some_and(|entry| entry.kind().is_some());
+            is_incomplete(found) && (found.len < CHUNK as u64 || length.is_none() || has_table())
+        };
+        let table = entry.as_ref().zip(length);
+        let left = table.filter(|_| resume);
+        let left = left.and_then(|(entry, length)| Table::open(entry, &content, length));
+        let (mut part, kind) = (target.part(), target.kind());
+        let mut is_known = ours || left.is_some();
+        let is_free = part
+            .stat()
+            .is_none_or(|found| found.kind == FileKind::File && (is_known || is_rest(&found)));
+        if !is_free || is_known && target.aside().kind().is_some() {
+            (part, is_known) = (target.aside(), true);
+        }
         if kind == Some(FileKind::Directory) {
             return Err(StoreError::IsDirectory(target.path()));
         }
@@ -273,22 +296,35 @@ impl BlockStore {
         if let (Some(table), Some(length)) = (&left, length)
             && part.kind().is_none()
             && let Some(file) = target.open_read()
+            && file.settle().is_ok()
         {
             let have = check_all(&*file, length, table, &cancel)
                 .ok_or_else(|| StoreError::Cancelled(target.path()))?;
             if have.is_full() && file.stat().is_ok_and(|stat| stat.len == length) {
                 let (length, table, place) = (Some(length), left, Place::Named(file));
-                return Ok(Self { place, target, length, replace, have, table, buffer });
+                let fresh_from = u64::MAX;
+                return Ok(Self {
+                    place,
+                    target,
+                    length,
+                    replace,
+                    have,
+                    fresh_from,
+                    table,
+                    buffer,
+                });
             }
         }
         if kind.is_some() && !replace {
             return Err(StoreError::Exists(target.path()));
         }
         let wrap = |error| failed(&part.path(), error);
-        let open = part.open_part(ours || left.is_some())?;
+        let open = part.open_part(is_known)?;
         let mut have = Bitmap::new(blocks);
         let mut keep = 0;
-        if let (Some(table), Some(length)) = (&left, length) {
+        if let (Some(table), Some(length)) = (&left, length)
+            && open.file().settle().is_ok()
+        {
             have = check_all(open.file(), length, table, &cancel)
                 .ok_or_else(|| StoreError::Cancelled(part.path()))?;
             let last = have.iter().last();
@@ -296,15 +332,15 @@ impl BlockStore {
         }
         // Everything beyond the last correct block must read as zeros.
         fault::step().and_then(|()| open.file().set_len(keep)).map_err(wrap)?;
-        let table = match (left, entry) {
+        let table = match (left, table) {
             (None, Some((entry, length))) => {
                 let wrap = |error| failed(&entry.path(), error);
-                Some(Table::create(&entry, &content, length).map_err(wrap)?)
+                Some(Table::create(entry, &content, length).map_err(wrap)?)
             }
             (left, _) => left,
         };
         let place = Place::Part(open);
-        Ok(Self { place, target, length, replace, have, table, buffer })
+        Ok(Self { place, target, length, replace, have, fresh_from: keep, table, buffer })
     }
 
     /// Returns the path of the complete file.
@@ -319,7 +355,7 @@ impl BlockStore {
         &self.have
     }
 
-    fn file(&self) -> &dyn DiskFile {
+    pub(crate) fn file(&self) -> &dyn DiskFile {
         match &self.place {
             Place::Part(part) => part.file(),
             Place::Named(file) => &**file,
@@ -360,6 +396,56 @@ impl BlockStore {
             bytes = rest;
         }
         Ok(())
+    }
+
+    /// As [`Self::write_at`], for a file with holes: pages of zeros become holes where nothing was written.
+    ///
+    /// # Errors
+    /// The same as for [`Self::write_at`].
+    pub fn write_sparse_at(&mut self, offset: u64, bytes: &[u8]) -> Result<(), StoreError> {
+        if offset < self.fresh_from {
+            return self.write_at(offset, bytes);
+        }
+        let mut at = offset;
+        let mut rest = bytes;
+        while !rest.is_empty() {
+            let page = |at: u64| PAGE - (at % PAGE as u64) as usize;
+            let (mut len, mut next) = (page(at).min(rest.len()), at);
+            let is_zero = is_zero(&rest[..len]);
+            // Pages of one kind are written, or left out, together.
+            loop {
+                next += (len - (next - at) as usize) as u64;
+                let more = page(next).min(rest.len() - len);
+                if more == 0 || is_zero != self::is_zero(&rest[len..len + more]) {
+                    break;
+                }
+                len += more;
+            }
+            let (now, after) = rest.split_at(len);
+            if !is_zero {
+                self.write_at(at, now)?;
+            }
+            (at, rest) = (next, after);
+        }
+        Ok(())
+    }
+
+    /// Makes a block permanent that is a hole.
+    ///
+    /// # Errors
+    /// As [`Self::commit`].
+    pub fn hole(&mut self, block: u64, hash: &Hash) -> Result<(), StoreError> {
+        if let Some((offset, len)) = self.length.and_then(|length| range_of(block, length))
+            && offset < self.fresh_from
+            && !self.have.contains(block)
+        {
+            // An earlier attempt may have left something else.
+            let range = offset..offset + len as u64;
+            if self.file().punch(range).is_err() {
+                self.write_at(offset, &vec![0; len])?;
+            }
+        }
+        self.commit(block, hash)
     }
 
     /// Returns a block's bytes as they are on disk, verified or not; `None` for a block beyond the end of the file.
@@ -420,6 +506,14 @@ impl BlockStore {
     #[must_use]
     pub fn hash(&self, block: u64) -> Option<Hash> {
         self.table.as_ref()?.get(block).filter(|_| self.have.contains(block))
+    }
+
+    /// Removes the incomplete file, and what is recorded of it.
+    pub fn abandon(self) {
+        if let Place::Part(part) = &self.place {
+            part.abandon();
+        }
+        let _ = self.table.map(Table::remove);
     }
 
     /// Gives the file its final name.
@@ -486,6 +580,21 @@ pub(crate) mod fault {
         /// How many operations still succeed, and the error of all later ones.
         pub(crate) static FAULT: std::cell::Cell<Option<(u32, std::io::ErrorKind)>> =
             const { std::cell::Cell::new(None) };
+
+        /// The error of all hard links.
+        pub(crate) static LINKS: std::cell::Cell<Option<std::io::ErrorKind>> =
+            const { std::cell::Cell::new(None) };
+    }
+
+    #[cfg(not(test))]
+    #[expect(clippy::unnecessary_wraps, reason = "tests fail here")]
+    pub(crate) const fn link() -> std::io::Result<()> {
+        Ok(())
+    }
+
+    #[cfg(test)]
+    pub(crate) fn link() -> std::io::Result<()> {
+        LINKS.get().map_or(Ok(()), |kind| Err(kind.into()))
     }
 
     #[cfg(not(test))]

@@ -11,7 +11,7 @@ use super::disk::{self, Directory, DiskFile, FileKind, Open, Part, PartError, St
 use super::{StoreError, fault};
 
 /// The suffix of an incomplete file.
-const PART: &str = ".part";
+pub(crate) const PART: &str = ".part";
 
 /// The longest name of a file in Linux, in bytes.
 const MAX_NAME: usize = 255;
@@ -51,6 +51,18 @@ pub(crate) fn failed(path: &Path, source: io::Error) -> StoreError {
         io::ErrorKind::FileTooLarge => StoreError::TooLarge(path),
         _ => StoreError::Write { path, source },
     }
+}
+
+/// Returns whether an error says that no link is possible, though a copy may be: between file systems or mounts, of a file that belongs
+/// to somebody else (`fs.protected_hardlinks`), of one that has as many names as it can have, or where the file system has no links.
+pub(crate) fn refuses_links(error: &io::Error) -> bool {
+    matches!(
+        error.kind(),
+        io::ErrorKind::CrossesDevices
+            | io::ErrorKind::PermissionDenied
+            | io::ErrorKind::TooManyLinks
+            | io::ErrorKind::Unsupported
+    )
 }
 
 impl Dir {
@@ -114,6 +126,11 @@ impl Dir {
         is_directory.then(|| self.subdir(name).ok()).flatten()
     }
 
+    /// Returns the names in it.
+    pub(crate) fn names(&self) -> io::Result<Vec<OsString>> {
+        self.on.names()
+    }
+
     /// Makes the names in it permanent.
     pub(crate) fn sync(&self) -> Result<(), StoreError> {
         self.on.sync().map_err(|error| failed(&self.path, error))
@@ -127,8 +144,47 @@ impl Dir {
         }
     }
 
+    /// Lets its owner read it and change what is in it.
+    pub(crate) fn open_up(&self, mode: u32) -> io::Result<()> {
+        match mode & 0o700 {
+            0o700 => Ok(()),
+            _ => self.on.set_mode(mode | 0o700),
+        }
+    }
+
+    pub(crate) fn set_mode(&self, mode: u32) -> io::Result<()> {
+        self.on.set_mode(mode)
+    }
+
     pub(crate) fn set_attributes(&self, mode: u32, modified: (i64, u32)) -> io::Result<()> {
         self.on.set_attributes(mode, modified)
+    }
+
+    /// Changes names in it, and gives it the time again that it had before.
+    pub(crate) fn keeping_time<T>(&self, change: impl FnOnce() -> T) -> T {
+        let handle = self.handle().ok();
+        let before = handle.as_ref().and_then(|it| it.stat().ok());
+        let changed = change();
+        if let Some((handle, before)) = handle.zip(before) {
+            // A time that is not right is found by the next comparison.
+            let _ = handle.set_modified(before.modified);
+        }
+        changed
+    }
+
+    /// Opens it as a file, which has attributes and no bytes.
+    pub(crate) fn handle(&self) -> io::Result<Box<dyn DiskFile>> {
+        self.on.handle()
+    }
+
+    /// Whether this user may add and remove names in it, or may give itself the permission.
+    pub(crate) fn may_change(&self) -> bool {
+        self.on.may_change()
+    }
+
+    /// Returns the number of the mount that it is on; 0 if it is not known.
+    pub(crate) fn mount(&self) -> u64 {
+        self.on.mount()
     }
 
     /// Returns the bytes that this user can still write to its file system.
@@ -142,6 +198,10 @@ impl Entry {
         &self.dir
     }
 
+    pub(crate) fn name(&self) -> &OsStr {
+        &self.name
+    }
+
     /// Returns the path, for messages.
     pub(crate) fn path(&self) -> PathBuf {
         self.dir.path.join(&self.name)
@@ -150,6 +210,12 @@ impl Entry {
     /// Returns the entry that holds the bytes of an incomplete file.
     pub(crate) fn part(&self) -> Self {
         self.dir.entry(&part_name(&self.name))
+    }
+
+    /// Returns the entry that holds the bytes of an incomplete file if another file has the name of [`Self::part`].
+    pub(crate) fn aside(&self) -> Self {
+        let hash = blake3::hash(part_name(&self.name).as_bytes()).to_hex();
+        self.dir.entry(format!("rackweave-cast-{hash}{PART}").as_ref())
     }
 
     /// Returns the attributes of what has this name, without following links.
@@ -206,6 +272,77 @@ impl Entry {
         part.publish(&self.name, replace, length, sync)
     }
 
+    /// Gives this name to a file that has another one, in the place of any file that has it.
+    pub(crate) fn link(&self, file: &dyn DiskFile) -> io::Result<()> {
+        fault::step()?;
+        if self.kind().is_none() {
+            return self.new_link(file);
+        }
+        let aside = self.free_name()?;
+        aside.new_link(file)?;
+        aside.rename(self)
+    }
+
+    /// Gives this name to a new symbolic link of this time, which it has before the link has the name. With `replace` what has the name
+    /// meanwhile is replaced, unless it is a directory.
+    pub(crate) fn symlink(
+        &self,
+        target: &OsStr,
+        modified: (i64, u32),
+        replace: bool,
+    ) -> io::Result<()> {
+        fault::step()?;
+        let aside = self.free_name()?;
+        self.dir.on.symlink(target, &aside.name)?;
+        let made = (aside.set_link_modified(modified)).and_then(|()| {
+            fault::step()?;
+            self.dir.on.rename(&aside.name, &self.name, replace)
+        });
+        if made.is_err() {
+            // The next attempt finds what cannot be removed.
+            let _ = aside.remove();
+        }
+        made
+    }
+
+    /// Returns the text of the symbolic link with this name; `None` if there is none.
+    pub(crate) fn target(&self) -> Option<OsString> {
+        self.dir.on.target(&self.name).ok()
+    }
+
+    /// Sets the time of the symbolic link with this name, where the file system has times of links.
+    pub(crate) fn set_link_modified(&self, modified: (i64, u32)) -> io::Result<()> {
+        fault::step()?;
+        match self.dir.on.set_link_modified(&self.name, modified) {
+            Err(error) if error.kind() == io::ErrorKind::Unsupported => Ok(()),
+            set => set,
+        }
+    }
+
+    fn new_link(&self, file: &dyn DiskFile) -> io::Result<()> {
+        fault::link()?;
+        self.dir.on.link(file, &self.name)
+    }
+
+    /// Returns a free name for a link that gets this one.
+    fn free_name(&self) -> io::Result<Self> {
+        let name = blake3::hash(self.name.as_bytes()).to_hex();
+        let aside = self.dir.entry(format!(".rackweave-cast-{}.link", &name[..32]).as_ref());
+        // An attempt that was killed may have left it.
+        aside.remove()?;
+        Ok(aside)
+    }
+
+    /// Returns whether the system lets a file have another name in this directory, which keeps its time.
+    pub(crate) fn can_link(&self, file: &dyn DiskFile) -> bool {
+        let linked = self.dir.keeping_time(|| {
+            let aside = self.free_name()?;
+            aside.new_link(file)?;
+            aside.remove()
+        });
+        !linked.is_err_and(|error| refuses_links(&error))
+    }
+
     /// Removes the file with this name, if there is one.
     pub(crate) fn remove(&self) -> io::Result<()> {
         fault::step()?;
@@ -213,6 +350,12 @@ impl Entry {
             Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
             _ => Ok(()),
         }
+    }
+
+    /// Removes the empty directory with this name.
+    pub(crate) fn remove_directory(&self) -> io::Result<()> {
+        fault::step()?;
+        self.dir.on.remove_directory(&self.name)
     }
 
     /// Renames the file within its directory, replacing any file with the new name.

@@ -124,7 +124,8 @@ impl Controller {
         let racks = self.store.members(session).map(|(rack, _)| rack);
         let racks = racks.filter(|rack| abroad && (*rack != own || layout.reaches_own_rack()));
         let pilot = layout.pilot(known.sender, racks, session.0);
-        let labels = Body::Labels { pilot, ports, change: known.change };
+        let timeout_us = u32::try_from(self.config.timeout.as_us()).unwrap_or(u32::MAX);
+        let labels = Body::Labels { pilot, ports, change: known.change, timeout_us };
         self.send_control(known.sender, session, labels);
     }
 

@@ -199,7 +199,13 @@ fn impossible_requests_are_denied() {
     let member = |host, joins, change| Body::Member { host: HostId(host), joins, change };
     let denied = |reason, change| Body::Denied { reason, change };
     assert_eq!(ask(1, 7, member(5, true, 1)), [(1, denied(Reason::Unknown, 1))]);
-    let labels = |change| Body::Labels { pilot: rackweave_wire::orca::Label(0), ports: 0, change };
+    let timeout_us = T.as_us() as u32;
+    let labels = |change| Body::Labels {
+        pilot: rackweave_wire::orca::Label(0),
+        ports: 0,
+        change,
+        timeout_us,
+    };
     assert_eq!(ask(1, 7, Body::Create), [(1, labels(0))]);
     assert_eq!(ask(1, 7, Body::Create), [(1, labels(0))]);
     assert_eq!(ask(2, 7, Body::Create), [(2, denied(Reason::Busy, 0))]);
@@ -240,7 +246,7 @@ fn forged_control_packets_are_ignored() {
         Body::Sync { rack: 1, ports: 0xff, version: u32::MAX / 3 },
         Body::Sync { rack: u16::MAX, ports: 0xff, version: u32::MAX / 3 },
         Body::SetActive { rack: 1, agent: 3, epoch: u32::MAX / 3 },
-        Body::Labels { pilot: rackweave_wire::orca::Label(0), ports: 0, change: 99 },
+        Body::Labels { pilot: rackweave_wire::orca::Label(0), ports: 0, change: 99, timeout_us: 1 },
         Body::Denied { reason: Reason::Unknown, change: 1 },
     ];
     for body in forged {

@@ -2,6 +2,7 @@
 
 use rackweave_core::{Rate, Span};
 
+use super::sender::TICK;
 use crate::parity::MAX_CELLS;
 
 /// Settings of one session, used by both ends. The default is meant for local networks of 100 Mbps to 100 Gbps.
@@ -31,7 +32,7 @@ pub struct FlowConfig {
     pub loss_percent: u8,
     /// The number of packets in a paced burst.
     pub quantum: u16,
-    /// The largest rate of all data of a session; `None` for no limit.
+    /// The largest rate of all data of a session that leaves the sender, each copy counted; `None` for no limit.
     pub max_rate: Option<Rate>,
     /// The time without a packet after which a peer is given up.
     pub patience: Span,
@@ -129,6 +130,13 @@ impl FlowConfig {
         (self.window / self.payload as u64 + 2) as usize
     }
 
+    /// The longest heartbeat timeout T of a controller. Meanwhile a failed agent's rack hears nothing, for twice T at most, and
+    /// neither its receivers nor the sender may have lost their patience when another agent reports.
+    #[must_use]
+    pub const fn longest_agent_timeout(&self) -> Span {
+        Span::from_ticks(self.patience.ticks() / 4)
+    }
+
     /// Returns how long a report may wait before it is sent: one interval and what precedes it at the receiver, and
     /// with `via_agent` another interval at the agent.
     pub(super) fn report_delay(&self, via_agent: bool) -> Span {
@@ -157,6 +165,14 @@ impl FlowConfig {
         let most = (self.window / packet / 4).min(u64::from(MAX_CELLS)) as u8;
         self.fec_block = self.fec_block.min(most);
         self.max_receivers = self.max_receivers.max(1);
+        // A sender judges its receivers at ticks, by reports that may be late.
+        let least = self.report_delay(true).max(TICK * 2);
+        match &mut self.slow {
+            SlowPolicy::Wait => {}
+            SlowPolicy::Detach { after, .. } | SlowPolicy::Drop { after, .. } => {
+                *after = (*after).max(least);
+            }
+        }
         self
     }
 }

@@ -146,7 +146,7 @@ impl Client {
     /// Handles a packet from the controller. Returns whether the labels or the covered hosts may have changed.
     pub(super) fn handle(&mut self, now: Time, body: &Body) -> bool {
         match *body {
-            Body::Labels { pilot, ports, change } => self.labelled(now, pilot, ports, change),
+            Body::Labels { pilot, ports, change, .. } => self.labelled(now, pilot, ports, change),
             Body::Denied { reason, change } => self.refused(now, reason, change),
             _ => false,
         }

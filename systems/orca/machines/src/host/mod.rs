@@ -455,6 +455,12 @@ impl Host {
         self.sending.get(&session).map(|sending| sending.flow.summary())
     }
 
+    /// Returns whether a host that labels are to reach has got copies of its own only.
+    #[must_use]
+    pub fn is_unlabelled(&self, session: Session, host: HostId) -> bool {
+        self.sending.get(&session).is_some_and(|sending| sending.is_unlabelled(host))
+    }
+
     /// Returns how many copies of each packet the sender's link carries at present.
     #[must_use]
     pub fn copies(&mut self, now: Time, session: Session) -> usize {

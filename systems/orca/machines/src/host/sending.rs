@@ -37,6 +37,9 @@ pub(super) struct Sending {
     tree: Tree,
     /// The copies of each piece, recomputed when `dirty`.
     copies: Vec<Copy>,
+    /// The hosts that labels have reached, and the ones that got copies of their own in the place of labels.
+    labelled: BTreeSet<HostId>,
+    unlabelled: BTreeSet<HostId>,
     dirty: bool,
     /// Whether this host is the active agent of its rack, so that data for the rack comes back to it.
     is_active: bool,
@@ -68,6 +71,8 @@ impl Sending {
             client: (spread == Spread::Labels).then(|| Client::new(now)),
             tree: Tree::default(),
             copies: Vec::new(),
+            labelled: BTreeSet::new(),
+            unlabelled: BTreeSet::new(),
             dirty: true,
             is_active: false,
             pilots_sent: 0,
@@ -114,6 +119,9 @@ impl Sending {
     pub(super) fn handle_controller(&mut self, now: Time, body: &Body) {
         if let Some(client) = &mut self.client {
             self.dirty |= client.handle(now, body);
+            if let Body::Labels { timeout_us, .. } = *body {
+                self.flow.set_agent_timeout(Span::from_us(u64::from(timeout_us)));
+            }
         }
     }
 
@@ -197,6 +205,11 @@ impl Sending {
         }
     }
 
+    /// Returns whether a host that labels are to reach has got copies of its own only.
+    pub(super) fn is_unlabelled(&self, host: HostId) -> bool {
+        self.unlabelled.contains(&host) && !self.labelled.contains(&host)
+    }
+
     /// Returns the copies of data for the group, from a host with this number of ports.
     pub(super) fn copies(&mut self, now: Time, me: HostId, layout: &Layout, ports: u8) -> &[Copy] {
         if self.dirty || self.is_paused {
@@ -264,8 +277,14 @@ impl Sending {
                     let label = layout.rack_label(own);
                     copies.push(Copy { to: None, labelled: Labelled::Rack, label });
                 }
-                let unreached = self.attached.iter().filter(|it| !by_table(it) && !by_agent(it));
-                copies.extend(unreached.copied().map(Copy::one));
+                for host in &self.attached {
+                    if by_table(host) || by_agent(host) {
+                        self.labelled.insert(*host);
+                    } else {
+                        copies.push(Copy::one(*host));
+                        self.unlabelled.insert(*host);
+                    }
+                }
             }
         }
     }

@@ -224,6 +224,11 @@ impl Master {
         self.members.missing()
     }
 
+    /// Returns a process that wants to be a worker and is not taken, which was not returned before.
+    pub fn poll_refused(&mut self) -> Option<membership::NotTaken> {
+        self.members.poll_refused()
+    }
+
     /// Returns the address of the process that has joined under a worker's number.
     #[must_use]
     pub fn worker_host(&self, worker: u8) -> Option<HostId> {
@@ -389,6 +394,18 @@ impl Master {
         if self.is_ready {
             self.start(now);
         }
+    }
+
+    /// Whether all workers have joined, and the job waits for [`Master::grant`].
+    #[must_use]
+    pub const fn is_waiting(&self) -> bool {
+        self.is_held && self.is_ready
+    }
+
+    /// The estimated number of distinct keys of the workers that have joined.
+    #[must_use]
+    pub fn keys(&self) -> u64 {
+        self.sketch.estimate()
     }
 
     /// All workers are there: the switch is asked for slots, or the job begins.

@@ -39,6 +39,8 @@ pub(crate) struct Member {
     /// Whether a process with other pairs wanted its place.
     has_met_other: bool,
     silence: Silence,
+    /// When a message of it arrived last.
+    alive: Time,
     /// Since when it owes an answer to a state.
     owes_since: Option<Time>,
     /// The version of the state that it has confirmed.
@@ -58,6 +60,7 @@ impl Default for Member {
             digest: 0,
             has_met_other: false,
             silence: Silence::since(Time::ZERO),
+            alive: Time::ZERO,
             owes_since: None,
             confirmed: 0,
             announced: (0, Time::ZERO, 0),
@@ -131,9 +134,21 @@ impl Member {
         self.process.map_or(0, |(_, instance)| instance)
     }
 
+    /// A message of it has arrived.
     pub(crate) fn hear(&mut self, now: Time) {
+        self.alive = now;
+        self.excuse(now);
+    }
+
+    /// Its silence begins now.
+    pub(super) fn excuse(&mut self, now: Time) {
         self.silence.hear(now);
         self.owes_since = None;
+    }
+
+    /// When a message of it arrived last.
+    pub(super) const fn alive(&self) -> Time {
+        self.alive
     }
 
     /// Whether it has not answered a state for this long. A master that did not run has not asked.

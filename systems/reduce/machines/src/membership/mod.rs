@@ -9,12 +9,13 @@ mod member;
 mod place;
 mod silence;
 
+use std::cmp::Reverse;
 use std::collections::VecDeque;
 
 use rackweave_core::rng::mix;
 use rackweave_core::{HostId, Span, Time};
 use rackweave_wire::Id64;
-use rackweave_wire::reduce::{ADDRESS_BYTES, Body, Header, MAX_WORKERS};
+use rackweave_wire::reduce::{ADDRESS_BYTES, Body, Header, MAX_WORKERS, Rejection};
 
 use self::member::Member;
 pub(super) use self::member::{Arrival, Leaving};
@@ -64,6 +65,31 @@ impl Config {
     }
 }
 
+/// A process that wants to be a worker, and is not taken. Where another process is the worker it is answered only when that is
+/// alive long after the first request: otherwise this may be its successor.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct NotTaken {
+    /// The number that it asks for.
+    pub worker: u8,
+    /// Its address.
+    pub host: HostId,
+    /// Why not.
+    pub why: Rejection,
+}
+
+/// What is kept of a process that is not taken.
+#[derive(Clone, Debug)]
+struct Refused {
+    refusal: NotTaken,
+    process: (HostId, u32),
+    since: Time,
+    is_due: bool,
+    is_reported: bool,
+}
+
+/// The most that are kept, and that are reported. Rackweave's choice: as many as a job has workers.
+const MOST_REFUSED: usize = MAX_WORKERS as usize;
+
 /// The workers of a job, as its master knows them.
 #[derive(Clone, Debug)]
 pub(super) struct Membership {
@@ -73,6 +99,11 @@ pub(super) struct Membership {
     version: u32,
     /// Answers to hosts that are not members.
     answers: VecDeque<(HostId, Header)>,
+    /// Processes that the job does not take, the oldest first; and what of them was not reported. The host that has most is the first to
+    /// have one forgotten.
+    refused: Vec<Refused>,
+    /// How many were reported.
+    reported: usize,
     /// Whether a process that has said that it ends still hears of the state.
     informs_left: bool,
     started: Time,
@@ -87,6 +118,8 @@ impl Membership {
             members: (0..config.workers).map(|_| Member::default()).collect(),
             version: 1,
             answers: VecDeque::new(),
+            refused: Vec::new(),
+            reported: 0,
             informs_left: false,
             started: now,
             ended: None,
@@ -165,9 +198,9 @@ impl Membership {
         self.members.iter_mut().for_each(Member::make_busy);
     }
 
-    /// All workers are taken for heard of now.
+    /// The silence of all workers begins now.
     pub(super) fn hear_all(&mut self, now: Time) {
-        self.members.iter_mut().for_each(|member| member.hear(now));
+        self.members.iter_mut().for_each(|member| member.excuse(now));
     }
 
     /// The job has failed: workers are to hear of it, and then it is over, whoever does not answer.
@@ -233,8 +266,71 @@ impl Membership {
         process: (HostId, u32),
         digest: (u64, bool),
     ) -> Option<Arrival> {
-        let member = self.members.get_mut(usize::from(worker))?;
-        Some(member.join(now, process, digest, self.config.takeover))
+        let takeover = self.config.takeover;
+        let Some(member) = self.members.get_mut(usize::from(worker)) else {
+            self.reject(now, worker, process, Rejection::NoNumber, now);
+            return None;
+        };
+        let alive = member.alive();
+        let arrival = member.join(now, process, digest, takeover);
+        match arrival {
+            Arrival::Taken => self.reject(now, worker, process, Rejection::Taken, alive),
+            Arrival::OtherInput => self.reject(now, worker, process, Rejection::OtherInput, alive),
+            Arrival::First | Arrival::Known | Arrival::Replaced => {}
+        }
+        Some(arrival)
+    }
+
+    /// A process is not taken. It asks again until it is answered. The worker of this number was `alive` last at this time.
+    fn reject(
+        &mut self,
+        now: Time,
+        worker: u8,
+        process: (HostId, u32),
+        why: Rejection,
+        alive: Time,
+    ) {
+        let takeover = self.config.takeover;
+        let is_same = |it: &&mut Refused| it.process == process && it.refusal.why == why;
+        if let Some(known) = self.refused.iter_mut().find(is_same) {
+            // What a former process has sent has arrived by then, so that this is another one, which lives.
+            let is_lasting =
+                why != Rejection::Taken || alive >= known.since.saturating_add(takeover);
+            known.is_due |= is_lasting && !known.is_reported;
+            if is_lasting {
+                let (host, instance) = process;
+                let (token, body) = (Id64::new(0), Body::Rejected { instance, why });
+                let header = Header { job: self.config.job, attempt: 0, worker, token, body };
+                self.answer(host, &header, body);
+            }
+        } else {
+            if self.refused.len() >= MOST_REFUSED {
+                self.forget_refused();
+            }
+            let refusal = NotTaken { worker, host: process.0, why };
+            let is_due = why != Rejection::Taken;
+            self.refused.push(Refused { refusal, process, since: now, is_due, is_reported: false });
+        }
+    }
+
+    /// Forgets the oldest of those of the host that has most, so that no host's processes keep others from being answered.
+    fn forget_refused(&mut self) {
+        let of = |host| self.refused.iter().filter(|it| it.process.0 == host).count();
+        let counts = self.refused.iter().map(|it| of(it.process.0)).enumerate();
+        if let Some((index, _)) = counts.min_by_key(|(_, count)| Reverse(*count)) {
+            self.refused.remove(index);
+        }
+    }
+
+    /// Returns a process that is not taken, which was not returned before unless it was forgotten.
+    pub(super) fn poll_refused(&mut self) -> Option<NotTaken> {
+        if self.reported >= MOST_REFUSED {
+            return None;
+        }
+        let due = self.refused.iter_mut().find(|it| it.is_due && !it.is_reported)?;
+        (due.is_reported, due.is_due) = (true, false);
+        self.reported += 1;
+        Some(due.refusal)
     }
 
     /// A process says that it ends as this worker. If the job `has_begun`, it remains the worker until another process takes its place, or
@@ -337,5 +433,32 @@ impl Membership {
             (false, true) => Failure::WorkerLeft { worker },
             (false, false) => Failure::WorkerSilent { worker },
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn processes_of_one_host_keep_no_other_from_being_answered() {
+        let mut members = Membership::new(Config::new(1, 2, 3, 4), Time::ZERO);
+        let (few, many) = (HostId(7), HostId(8));
+        let mut reported = 0;
+        let mut ask = |from, instance| {
+            // A job of two has no such worker.
+            assert!(members.join(Time::ZERO, 9, (from, instance), (0, false)).is_none());
+            while members.poll_refused().is_some() {
+                reported += 1;
+            }
+            members.poll_answer().map(|(to, _)| to)
+        };
+        assert_eq!(ask(few, 1), None);
+        for instance in 0..1000 {
+            assert_eq!(ask(many, instance), None);
+        }
+        assert_eq!((ask(few, 1), ask(few, 2)), (Some(few), None));
+        assert_eq!((ask(many, 1000), ask(few, 2)), (None, Some(few)));
+        assert_eq!(reported, MOST_REFUSED, "no flood of reports");
     }
 }

@@ -2,7 +2,7 @@
 
 use proptest::prelude::*;
 use rackweave_wire::Id64;
-use rackweave_wire::reduce::{self, Open, Pairs as PairFields, Phase, Rule, State};
+use rackweave_wire::reduce::{self, Open, Pairs as PairFields, Phase, Rejection, Rule, State};
 
 use super::super::packet::packet;
 use super::*;
@@ -82,6 +82,7 @@ fn bodies() -> impl Strategy<Value = Body> {
         (0_u16..20, any::<u16>())
             .prop_map(|(epoch, reservation)| Body::Clear { epoch, reservation }),
         (0_u16..20).prop_map(|epoch| Body::Cleared { epoch }),
+        (0_u32..10).prop_map(|instance| Body::Rejected { instance, why: Rejection::NoNumber }),
         Just(Body::Close),
         Just(Body::Unknown),
     ]
@@ -110,7 +111,7 @@ proptest! {
             };
             // A spoofed source gets no answer, but a master's messages to a worker that has not joined carry no secret yet
             // but the worker's instance, which the neighbour does not know.
-            if matches!(body, Body::State(_) | Body::Challenge { .. }) {
+            if matches!(body, Body::State(_) | Body::Challenge { .. } | Body::Rejected { .. }) {
                 continue;
             }
             let token = Id64::new(token);

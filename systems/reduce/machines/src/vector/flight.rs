@@ -35,6 +35,8 @@ struct Slot {
     /// How often it has timed out.
     tries: u8,
     is_repeated: bool,
+    /// Whether the chunk before it in this slot was sent more than once.
+    was_repeated: bool,
     /// The aggregator has it and waits for others, so that it is not lost if later ones are complete.
     is_held: bool,
 }
@@ -85,7 +87,9 @@ impl Flight {
             // The first chunk from `first` on that is in this slot.
             let chunk = first.saturating_add((index + size - first % size) % size);
             let (at, tries) = (Time::ZERO, 0);
-            Slot { chunk, status: Status::Done, at, tries, is_repeated: false, is_held: false }
+            let status = Status::Done;
+            let (is_repeated, was_repeated, is_held) = (false, false, false);
+            Slot { chunk, status, at, tries, is_repeated, was_repeated, is_held }
         };
         let mut flight = Self {
             slots: (0..size).map(slot).collect(),
@@ -202,18 +206,20 @@ impl Flight {
         }
         self.in_flight -= in_flight;
         let size = self.slots.len() as u64;
-        self.slots[usize::from(index)].chunk = chunk.saturating_add(size);
+        let slot = &mut self.slots[usize::from(index)];
+        (slot.chunk, slot.was_repeated) = (chunk.saturating_add(size), is_repeated);
         self.enter(index);
     }
 
-    /// The sum of a chunk has come a second time, so that its repetition was in vain.
+    /// The sum of a chunk has come a second time. If it was sent again, that was in vain; otherwise the network has repeated the sum.
     pub(super) fn come_again(&mut self, now: Time, chunk: u64) {
         self.permit();
         let size = self.slots.len() as u64;
         let Some(index) = chunk.checked_rem(size) else { return };
         let slot = &self.slots[index as usize];
         // Once for all chunks that were sent with the same timeout.
-        let is_since = slot.status != Status::Due && slot.at >= self.backed_off;
+        let is_since =
+            slot.was_repeated && slot.status != Status::Due && slot.at >= self.backed_off;
         if chunk.checked_add(size) == Some(slot.chunk) && is_since {
             (self.backoff, self.backed_off) = (self.backoff.saturating_add(1).min(16), now);
         }
@@ -416,5 +422,8 @@ mod tests {
             Some(Time::from_ticks(3_000 + 4_500)),
             "measured: 1,500 and twice as much"
         );
+        // Chunk 1 was sent once, so that the network has repeated its sum.
+        flight.come_again(Time::from_ticks(3_100), 1);
+        assert_eq!(flight.timer(), Some(Time::from_ticks(3_000 + 4_500)));
     }
 }

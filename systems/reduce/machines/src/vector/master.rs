@@ -222,6 +222,11 @@ impl Master {
         self.members.missing()
     }
 
+    /// Returns a process that wants to be a worker and is not taken, which was not returned before.
+    pub fn poll_refused(&mut self) -> Option<membership::NotTaken> {
+        self.members.poll_refused()
+    }
+
     /// Returns the address of a worker that has joined.
     #[must_use]
     pub fn worker_host(&self, number: u8) -> Option<HostId> {
@@ -325,6 +330,7 @@ impl Master {
         }
         let number = header.worker;
         if usize::from(number) >= self.lows.len() {
+            self.members.join(now, number, (from, instance), (digest.get(), false));
             return;
         }
         let vectors = self.config.vectors;

@@ -280,7 +280,10 @@ impl VectorNode {
     /// Handles a message with its payload.
     pub fn receive(&mut self, now: Time, from: HostId, header: &reduce::Header, payload: &[u8]) {
         match header.body {
-            Body::VectorState { .. } | Body::ChunkSum(_) | Body::Waiting { .. } => {
+            Body::VectorState { .. }
+            | Body::ChunkSum(_)
+            | Body::Waiting { .. }
+            | Body::Rejected { .. } => {
                 if let Some(worker) = &mut self.worker {
                     worker.handle(now, from, header, payload);
                 }

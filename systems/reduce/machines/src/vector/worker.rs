@@ -252,6 +252,12 @@ impl Worker {
         self.is_over && !self.is_progress_due && !self.is_leaving
     }
 
+    /// Whether the master has taken the worker.
+    #[must_use]
+    pub const fn is_taken(&self) -> bool {
+        self.state.is_some()
+    }
+
     /// Returns the workers for which this one waits, as a bitmap, as far as the aggregator has named them since the last sum.
     #[must_use]
     pub const fn missing(&self) -> u64 {
@@ -332,6 +338,11 @@ impl Worker {
         match header.body {
             Body::Challenge { instance, cookie } if self.state.is_none() => {
                 self.place.challenge(now, from, instance, cookie.get());
+            }
+            Body::Rejected { instance, why }
+                if self.state.is_none() && self.place.is_for(from, instance) =>
+            {
+                self.give_up(Failure::Rejected { why });
             }
             Body::VectorState { version, instance, phase } if self.place.is_for(from, instance) => {
                 self.handle_state(now, header, version, phase, payload);

@@ -246,6 +246,11 @@ impl Worker {
             Body::Challenge { instance, cookie } if self.state.is_none() => {
                 self.place.challenge(now, from, instance, cookie.get());
             }
+            Body::Rejected { instance, why }
+                if self.state.is_none() && self.place.is_for(from, instance) =>
+            {
+                self.give_up(Failure::Rejected { why });
+            }
             Body::State(state) if self.place.is_for(from, state.instance) => {
                 self.handle_state(now, header, state);
             }

@@ -25,20 +25,51 @@ pub(crate) fn costs(
     periods.iter().map(&mut row).collect()
 }
 
+/// The most costs after a change that are kept.
+const MOST_KNOWN: usize = 1 << 20;
+
+/// Costs of periods after a change of circuits that have been computed, for lists of candidates that grow.
+pub(crate) struct Transitions {
+    /// By period, the candidate after the change, and that before it.
+    known: Vec<Vec<Vec<Option<Span>>>>,
+    loads: Loads,
+}
+
+impl Transitions {
+    pub(crate) fn new(periods: usize) -> Self {
+        Self { known: vec![Vec::new(); periods], loads: Loads::default() }
+    }
+
+    fn grow(&mut self, candidates: usize) {
+        let entries = candidates.saturating_mul(candidates).saturating_mul(self.known.len());
+        if entries > MOST_KNOWN {
+            self.known.iter_mut().for_each(Vec::clear);
+            return;
+        }
+        for period in &mut self.known {
+            period.resize_with(candidates, Vec::new);
+            period.iter_mut().for_each(|row| row.resize(candidates, None));
+        }
+    }
+}
+
 /// Returns the best sequence of candidates, as indices, one for each period. The fabric starts with the candidate `first`.
 pub(crate) fn best_sequence(
     fabric: &Fabric,
     periods: &[Period],
     candidates: &[Configuration],
     first: usize,
-    reconfiguration: Reconfiguration,
+    (reconfiguration, transitions): (Reconfiguration, &mut Transitions),
     costs: &[Vec<Span>],
 ) -> Vec<usize> {
+    if reconfiguration.scope == Scope::Moved {
+        transitions.grow(candidates.len());
+    }
+    let Transitions { known, loads } = transitions;
     let mut values = vec![Span::MAX; candidates.len()];
     values[first] = Span::ZERO;
     let mut from: Vec<Vec<u32>> = Vec::with_capacity(periods.len());
-    let mut loads = Loads::default();
-    for (period, costs) in periods.iter().zip(costs) {
+    for ((period, costs), known) in periods.iter().zip(costs).zip(known) {
         let mut order: Vec<usize> = (0..candidates.len()).collect();
         order.sort_by_key(|&before| (values[before], before));
         let mut next = Vec::with_capacity(candidates.len());
@@ -58,10 +89,15 @@ pub(crate) fn best_sequence(
                         if plus(values[before], cost) >= best {
                             break;
                         }
-                        let (a, b) = (&candidates[before], &candidates[now]);
-                        let after =
-                            fabric.cost_after_with(period, a, b, reconfiguration, &mut loads);
-                        let value = plus(values[before], after.time);
+                        let slot = known.get_mut(now).and_then(|row| row.get_mut(before));
+                        let after = slot.as_deref().copied().flatten().unwrap_or_else(|| {
+                            let (a, b) = (&candidates[before], &candidates[now]);
+                            fabric.cost_after_with(period, a, b, reconfiguration, loads).time
+                        });
+                        if let Some(slot) = slot {
+                            *slot = Some(after);
+                        }
+                        let value = plus(values[before], after);
                         if value < best {
                             (best, parent) = (value, before);
                         }

@@ -3,6 +3,7 @@
 use super::matching::max_weight_matching;
 use super::search::Prepared;
 use crate::config::Configuration;
+use crate::demand::Upload;
 use crate::fabric::Fabric;
 
 /// Groups the servers of some periods: the upload that a programmable `ToR` can absorb most of first, then from each heaviest
@@ -39,6 +40,35 @@ pub(crate) fn heavy_edges(fabric: &Fabric, periods: &[&Prepared<'_>]) -> Configu
     }
     let tor_of: Vec<u16> = tor_of.into_iter().map(|tor| tor.unwrap_or(0)).collect();
     Configuration::trusted(&tor_of)
+}
+
+/// The racks in use, but with the servers of an upload below a programmable `ToR`, in exchange for others; for each `ToR` that has
+/// the ports.
+pub(crate) fn gathered(fabric: &Fabric, upload: &Upload) -> Vec<Configuration> {
+    let is_member = |server: usize| {
+        let it = server as u32;
+        it == upload.master() || upload.workers().iter().any(|&(worker, _)| worker == it)
+    };
+    let tors = (0_u16..).zip(fabric.pod().tors());
+    let large = tors
+        .filter(|(_, tor)| tor.is_programmable() && upload.servers() <= tor.ports as usize)
+        .map(|(number, tor)| (number, tor.ports as usize));
+    let gather = |(number, ports): (u16, usize)| {
+        let mut tor_of = fabric.initial().tor_of().to_vec();
+        for server in (0..tor_of.len()).filter(|&it| is_member(it)) {
+            let from = tor_of[server];
+            if from == number {
+                continue;
+            }
+            if tor_of.iter().filter(|&&it| it == number).count() >= ports {
+                let other = (0..tor_of.len()).find(|&it| tor_of[it] == number && !is_member(it));
+                tor_of[other?] = from;
+            }
+            tor_of[server] = number;
+        }
+        Some(Configuration::trusted(&tor_of))
+    };
+    large.filter_map(gather).collect()
 }
 
 /// The master of the upload that aggregation shortens most, if it has no rack yet.

@@ -10,6 +10,7 @@ mod search;
 
 use rackweave_core::{Rng, Span};
 
+pub(crate) use self::greedy::gathered;
 pub use self::matching::max_weight_matching;
 use crate::config::{Configuration, Move};
 use crate::cost::{Cost, Reconfiguration, plus};
@@ -230,7 +231,8 @@ fn exact(
     }
     let first = all.iter().position(|it| it == fabric.initial()).unwrap_or(0);
     let costs = dynamic::costs(fabric, periods, &all);
-    let reconfiguration = options.reconfiguration;
-    let best = dynamic::best_sequence(fabric, periods, &all, first, reconfiguration, &costs);
+    let mut transitions = dynamic::Transitions::new(periods.len());
+    let changes = (options.reconfiguration, &mut transitions);
+    let best = dynamic::best_sequence(fabric, periods, &all, first, changes, &costs);
     Ok(best.into_iter().map(|index| all[index].clone()).collect())
 }

@@ -4,11 +4,12 @@ use std::collections::BTreeSet;
 
 use rackweave_core::Rng;
 
-use super::search::{Prepared, Search};
-use super::{Options, Plan, circuits, dynamic, greedy};
+use super::dynamic::{self, Transitions};
+use super::search::{Known, Prepared, Search};
+use super::{Options, Plan, circuits, greedy};
 use crate::config::Configuration;
 use crate::demand::Period;
-use crate::fabric::Fabric;
+use crate::fabric::{Fabric, Reach};
 
 /// How often the dynamic program's result gives new candidates.
 const ROUNDS: usize = 2;
@@ -45,6 +46,14 @@ impl Pool {
             candidates: vec![initial],
             best: Vec::new(),
         };
+        if fabric.reach() == Reach::Rack {
+            // Swaps of one server are no way to a rack that pays as a whole only.
+            for prepared in prepared {
+                for upload in prepared.period().uploads() {
+                    greedy::gathered(fabric, upload).iter().for_each(|it| this.add(fabric, it));
+                }
+            }
+        }
         let mut starts: Vec<Vec<Configuration>> = vec![Vec::new(); prepared.len()];
         let mut length = 1;
         loop {
@@ -97,6 +106,7 @@ impl Pool {
             all = least.map(|index| all.swap_remove(index)).into_iter().collect();
         }
         let mut best: Option<(Configuration, f64)> = None;
+        let mut known = Known::new();
         let swaps = (fabric.pod().servers() as usize / 8).max(2);
         let restarts = if small { options.restarts } else { 0 };
         let starts = all.into_iter().map(Some).chain((0..restarts).map(|_| None));
@@ -104,12 +114,13 @@ impl Pool {
             let disturbed = start.is_none();
             let start = start.or_else(|| best.as_ref().map(|it| it.0.clone()));
             let start = start.unwrap_or_else(|| fabric.initial().clone());
-            let mut search = Search::new(fabric, periods.clone(), &start);
+            let mut search = Search::new(fabric, periods.clone(), &start).knowing(known);
             if disturbed {
                 search.disturb(swaps, rng);
             }
             search.descend();
             let (configuration, objective) = (search.configuration(), search.objective());
+            known = search.into_known();
             self.add(fabric, &configuration);
             if best.as_ref().is_none_or(|(_, least)| objective < *least) {
                 best = Some((configuration, objective));
@@ -130,6 +141,7 @@ pub(crate) fn plan(
     let mut pool = Pool::new(fabric, &prepared, options, rng);
     let mut costs = Vec::new();
     let mut sequence = Vec::new();
+    let mut transitions = Transitions::new(periods.len());
     for round in 0..=ROUNDS {
         let known = costs.first().map_or(0, Vec::len);
         let new = dynamic::costs(fabric, periods, &pool.candidates[known..]);
@@ -139,7 +151,8 @@ pub(crate) fn plan(
         }
         let candidates = &pool.candidates;
         let reconfiguration = options.reconfiguration;
-        sequence = dynamic::best_sequence(fabric, periods, candidates, 0, reconfiguration, &costs);
+        let changes = (reconfiguration, &mut transitions);
+        sequence = dynamic::best_sequence(fabric, periods, candidates, 0, changes, &costs);
         let before = pool.candidates.len();
         if round == ROUNDS || fabric.architecture().has_circuits() {
             break;

@@ -1,6 +1,9 @@
 //! Local search: swaps of servers between racks, in passes after Kernighan and Lin, for one or several periods with the same
 //! configuration.
 
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+
 use rackweave_core::Rng;
 use rackweave_core::time::TICKS_PER_SECOND;
 use smallvec::SmallVec;
@@ -14,6 +17,8 @@ use crate::fabric::Fabric;
 const PASS: usize = 8;
 /// Above this number of seats, only the racks that are near to a server are tried, and the first swap that gains is taken.
 const FEW_SEATS: usize = 16;
+/// The bits of a `ToR` in [`Search::key`], so that the servers of a small pod fit a word.
+const KEY_BITS: u32 = 4;
 /// The most swaps that are tried in a larger pod, so that 128 servers and 24 periods are planned in a second.
 const TRIES: usize = 2500;
 /// How many near racks are tried.
@@ -35,7 +40,12 @@ pub(crate) struct Prepared<'a> {
     /// The bytes to each master besides the uploads to it.
     inward: Vec<u64>,
     masters: Vec<u32>,
+    /// What the period adds to an objective under each configuration of a small pod that has been tried.
+    known: RefCell<Known>,
 }
+
+/// Objectives by [`Search::key`].
+pub(crate) type Known = BTreeMap<u64, f64>;
 
 impl<'a> Prepared<'a> {
     pub(crate) fn new(fabric: &Fabric, period: &'a Period) -> Self {
@@ -87,7 +97,8 @@ impl<'a> Prepared<'a> {
         let mut masters: Vec<u32> = period.uploads().iter().map(|upload| upload.master()).collect();
         masters.sort_unstable();
         masters.dedup();
-        Self { period, peers, items, fixed, inward, masters }
+        let known = RefCell::default();
+        Self { period, peers, items, fixed, inward, masters, known }
     }
 
     /// Adds the bytes that each pair of servers would like to keep inside a rack to a matrix.
@@ -169,6 +180,8 @@ pub(crate) struct Search<'a> {
     tor_of: Vec<u16>,
     server_ticks: f64,
     uplink_ticks: Vec<f64>,
+    /// The objectives of the configurations of a small pod that have been tried for these periods.
+    known: Known,
 }
 
 /// The ticks that a byte takes.
@@ -190,8 +203,15 @@ impl<'a> Search<'a> {
         }
         let server_ticks = ticks_per_byte(fabric.pod().server_rate());
         let uplink_ticks = tors.iter().map(|tor| ticks_per_byte(tor.uplink_capacity())).collect();
-        let mut this =
-            Self { fabric, periods, states: Vec::new(), tor_of, server_ticks, uplink_ticks };
+        let mut this = Self {
+            fabric,
+            periods,
+            states: Vec::new(),
+            tor_of,
+            server_ticks,
+            uplink_ticks,
+            known: Known::new(),
+        };
         this.states = this.periods.iter().map(|prepared| this.state(prepared)).collect();
         this
     }
@@ -234,24 +254,74 @@ impl<'a> Search<'a> {
         contribution
     }
 
+    /// Takes over what an earlier search for the same periods has tried.
+    pub(crate) fn knowing(self, known: Known) -> Self {
+        Self { known, ..self }
+    }
+
+    /// Returns what has been tried.
+    pub(crate) fn into_known(self) -> Known {
+        self.known
+    }
+
     /// The sum of the periods' times, in ticks, with a little of the sum of all uplinks' times.
     pub(crate) fn objective(&self) -> f64 {
-        let one = |(prepared, state): (&&Prepared<'_>, &State)| {
-            let mut busiest = prepared.fixed as f64 * self.server_ticks;
-            for &master in &prepared.masters {
-                let master = master as usize;
-                let bytes = prepared.inward[master] + state.uploads_in[master];
-                busiest = busiest.max(bytes as f64 * self.server_ticks);
-            }
-            let mut sum = 0.0;
-            for ((&up, &down), ps) in state.up.iter().zip(&state.down).zip(&self.uplink_ticks) {
-                let time = up.max(down) as f64 * ps;
-                busiest = busiest.max(time);
-                sum += time;
-            }
-            busiest + SPREAD * sum
+        self.periods
+            .iter()
+            .zip(&self.states)
+            .map(|(prepared, state)| self.time(prepared, state))
+            .sum()
+    }
+
+    /// What a period adds to the objective.
+    fn time(&self, prepared: &Prepared<'_>, state: &State) -> f64 {
+        let mut busiest = prepared.fixed as f64 * self.server_ticks;
+        for &master in &prepared.masters {
+            let master = master as usize;
+            let bytes = prepared.inward[master] + state.uploads_in[master];
+            busiest = busiest.max(bytes as f64 * self.server_ticks);
+        }
+        let mut sum = 0.0;
+        for ((&up, &down), ps) in state.up.iter().zip(&state.down).zip(&self.uplink_ticks) {
+            let time = up.max(down) as f64 * ps;
+            busiest = busiest.max(time);
+            sum += time;
+        }
+        busiest + SPREAD * sum
+    }
+
+    /// The racks of all servers as a number, in a small pod.
+    fn key(&self) -> Option<u64> {
+        let servers = &self.tor_of[..self.fabric.pod().servers() as usize];
+        let fits = self.tor_of.len() <= FEW_SEATS && self.uplink_ticks.len() <= 1 << KEY_BITS;
+        fits.then(|| servers.iter().fold(0, |key, &tor| key << KEY_BITS | u64::from(tor)))
+    }
+
+    /// The objective with the racks of two seats exchanged. A small pod has few configurations, which the searches of all windows of
+    /// periods meet again and again.
+    fn objective_after(&mut self, a: usize, b: usize) -> f64 {
+        self.tor_of.swap(a, b);
+        let Some(key) = self.key() else {
+            self.tor_of.swap(a, b);
+            let undo = self.swap(a, b);
+            let objective = self.objective();
+            self.restore(a, b, undo);
+            return objective;
         };
-        self.periods.iter().zip(&self.states).map(one).sum()
+        let objective = self.known.get(&key).copied().unwrap_or_else(|| {
+            let of_period = |prepared: &&Prepared<'_>| {
+                let known = prepared.known.borrow().get(&key).copied();
+                known.unwrap_or_else(|| {
+                    let time = self.time(prepared, &self.state(prepared));
+                    prepared.known.borrow_mut().insert(key, time);
+                    time
+                })
+            };
+            self.periods.iter().map(of_period).sum()
+        });
+        self.known.insert(key, objective);
+        self.tor_of.swap(a, b);
+        objective
     }
 
     /// Exchanges the racks of two seats, and returns what restores them.
@@ -413,9 +483,7 @@ impl<'a> Search<'a> {
                 if locked[b] || tried[b] || same || !near[usize::from(self.tor_of[b])] {
                     continue;
                 }
-                let undo = self.swap(a, b);
-                let objective = self.objective();
-                self.restore(a, b, undo);
+                let objective = self.objective_after(a, b);
                 if best.is_none_or(|(_, _, least)| objective < least) {
                     best = Some((a, b, objective));
                 }

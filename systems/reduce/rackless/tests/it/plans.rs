@@ -5,7 +5,7 @@ use rackweave_core::{Rate, Rng, Span};
 use rackweave_rackless::config::Configuration;
 use rackweave_rackless::cost::{Reconfiguration, Scope};
 use rackweave_rackless::demand::Period;
-use rackweave_rackless::fabric::{Architecture, Fabric};
+use rackweave_rackless::fabric::{Architecture, Fabric, Reach};
 use rackweave_rackless::plan::{Algorithm, Options, Plan, PlanError, plan};
 use rackweave_rackless::pod::{Pod, Tor};
 
@@ -111,15 +111,18 @@ proptest! {
 
 #[test]
 fn the_heuristic_is_within_5_percent_of_the_optimum() {
-    for scope in [Scope::All, Scope::Moved] {
+    for (scope, reach) in
+        [(Scope::All, Reach::Path), (Scope::Moved, Reach::Path), (Scope::Moved, Reach::Rack)]
+    {
         for seed in 0..200 {
             let instance = instances::random(seed, scope);
-            let (fabric, periods) = (&instance.fabric, &instance.periods[..]);
+            let (fabric, periods) =
+                (&instance.fabric.clone().with_reach(reach), &instance.periods[..]);
             let exact = planned(fabric, periods, Algorithm::Exact, instance.reconfiguration).total;
             let found =
                 planned(fabric, periods, Algorithm::Heuristic, instance.reconfiguration).total;
             let gap = found.as_ps() as f64 / exact.as_ps() as f64 - 1.0;
-            assert!((0.0..0.05).contains(&gap), "instance {seed}, {scope:?}: {gap}");
+            assert!((0.0..0.05).contains(&gap), "instance {seed}, {scope:?}, {reach:?}: {gap}");
         }
     }
 }

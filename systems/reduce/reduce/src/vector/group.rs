@@ -14,6 +14,7 @@ use rackweave_linux::random;
 
 use super::{Element, NO_HOST, digest_of};
 use crate::ReduceError;
+use crate::members::{Awaiting, Waits};
 use crate::net::Net;
 use crate::worker::{MasterAt, WorkerConfig, explain};
 
@@ -153,7 +154,7 @@ impl Link {
         &mut self,
         config: &AllReduceConfig,
         stop: &AtomicBool,
-        is_there: impl Fn(&Self) -> bool,
+        mut is_there: impl FnMut(&mut Self) -> bool,
     ) -> Result<(), ReduceError> {
         if let Some(broken) = self.broken.take() {
             return Err(broken);
@@ -270,6 +271,19 @@ impl<T: Element> AllReduce<T> {
         length: usize,
         stop: Arc<AtomicBool>,
     ) -> Result<Self, ReduceError> {
+        Self::join_and_report(config, length, stop, &mut |_| {})
+    }
+
+    /// Joins like [`Self::join`]; `report` hears what the worker waits for.
+    ///
+    /// # Errors
+    /// As [`Self::join`].
+    pub fn join_and_report(
+        config: AllReduceConfig,
+        length: usize,
+        stop: Arc<AtomicBool>,
+        report: &mut dyn FnMut(Waits),
+    ) -> Result<Self, ReduceError> {
         if length == 0 {
             return Err(ReduceError::Config("a vector has at least one element".to_owned()));
         }
@@ -292,7 +306,15 @@ impl<T: Element> AllReduce<T> {
         let (wanted, summed, committed, broken) = (None, 0, false, None);
         let mut link = Link { net, node, master, wanted, summed, committed, broken };
         let unlimited = AllReduceConfig { sum_within: None, ..config };
-        link.run(&unlimited, &stop, |link| link.wanted.is_some())?;
+        let mut awaiting = Awaiting::new(link.net.now());
+        link.run(&unlimited, &stop, |link| {
+            let is_taken = link.node.worker().is_some_and(|side| side.machine().is_taken());
+            let waits = if is_taken { Waits::Workers } else { Waits::Master };
+            if let Some(waits) = awaiting.due(link.net.now(), Some(waits)) {
+                report(waits);
+            }
+            link.wanted.is_some()
+        })?;
         let layout = link.node.worker().and_then(|side| side.machine().layout());
         let steps = layout.map_or(0, |layout| layout.steps);
         let step = link.wanted.unwrap_or(0);

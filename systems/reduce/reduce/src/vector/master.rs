@@ -4,6 +4,7 @@ use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use rackweave_aggregation::Failure;
+use rackweave_aggregation::membership::NotTaken;
 use rackweave_aggregation::vector::layout::Layout;
 use rackweave_aggregation::vector::master::{Config, Event, Master, Vectors};
 use rackweave_aggregation::vector::node::{Aggregator, VectorNode};
@@ -216,6 +217,10 @@ impl VectorMaster {
             }
             if let Some(event) = progress.summed(master) {
                 report(event);
+            }
+            while let Some(NotTaken { worker, host, why }) = master.poll_refused() {
+                let address = net.numbers.name(host);
+                report(VectorMasterEvent::Member(MemberEvent::NotTaken { worker, address, why }));
             }
             if let Some(workers) = waiting.due(now, master.missing())
                 && progress.ended.is_none()

@@ -10,7 +10,8 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use serde_json::{Value, json};
 
 use super::{
-    ALIVE_EVERY, BUSY, COMPLETE, CUT, MAX_BLOCK, MORE, SKIP, WRONG, error_text, has, read_line,
+    ALIVE_EVERY, BUSY, COMPLETE, CUT, MAX_BLOCK, MORE, SKIP, WRONG, error_text, has, name_of,
+    read_line,
 };
 use crate::sink::{Sink, SinkError};
 use crate::store::Cancel;
@@ -194,7 +195,9 @@ fn report(mut socket: &UnixStream, front: &str, error: SinkError, cancel: &Cance
         SinkError::Again(path) => path.to_string_lossy().into_owned(),
         other => other.to_string(),
     };
-    let line = json!({ "error": text, "again": again, "damaged": error.is_damage() });
+    let line = json!({
+        "error": text, "again": again, "damaged": error.is_damage(), "reason": name_of(error.reason()),
+    });
     if socket.write_all(format!("{front}{line}\n").as_bytes()).is_err() {
         return Ended::Failed(ReceiveError::Closed);
     }

@@ -20,7 +20,8 @@
 //! ([`SinkError::NoAnswer`](crate::sink::SinkError::NoAnswer)).
 //!
 //! `{"error": "...", "again": true}` from the application says that it needs the stream again, from another place on, and waits for the next
-//! offer on the same connection; `"damaged": true`, that it has other bytes than were sent. The agent cuts a stream off by the length 2^32 - 1
+//! offer on the same connection; `"damaged": true`, that it has other bytes than were sent; `"reason": "exists"` or `"full"`, that another
+//! file has a name of the stream's, or that the disk is full, which the sender learns. The agent cuts a stream off by the length 2^32 - 1
 //! and a line `{"error": "..."}`, with `"silent": true` if the sender says nothing any more, also while the application is at work. With `"again": true` the stream begins again, or nothing of it
 //! was sent: the application answers what it is asked, and waits for the next offer. The sender therefore sees a receiver as complete only
 //! once the application is, and learns of errors what it would learn from a receiver without an agent.
@@ -34,6 +35,7 @@ use std::io::{self, BufRead as _, BufReader, Read, Write};
 use std::os::unix::net::UnixStream;
 use std::time::Duration;
 
+use rackweave_wire::orca::Reason;
 use serde_json::Value;
 
 pub use self::client::{Offered, ReceiveError, read_stream, receive, wait};
@@ -139,6 +141,18 @@ fn read_line(stream: &UnixStream) -> io::Result<Value> {
 fn error_text(document: &Value) -> String {
     let text = document.get("error").and_then(Value::as_str).unwrap_or("no reason was given");
     text.chars().take(MAX_ERROR).collect()
+}
+
+/// The reasons of an application that its sender learns.
+const REASONS: [(&str, Reason); 2] = [("exists", Reason::Exists), ("full", Reason::Full)];
+
+/// Returns the name of a reason that a sender learns.
+fn name_of(reason: Reason) -> Option<&'static str> {
+    REASONS.iter().find(|it| it.1 == reason).map(|it| it.0)
+}
+
+fn reason_of(name: &str) -> Option<Reason> {
+    REASONS.iter().find(|it| it.0 == name).map(|it| it.1)
 }
 
 /// Returns whether a document has this member, set to true.

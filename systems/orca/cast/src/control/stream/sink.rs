@@ -9,7 +9,8 @@ use rackweave_wire::orca::Reason;
 use serde_json::{Value, json};
 
 use super::{
-    BUSY, COMPLETE, CUT, MAX_BLOCK, MAX_LINE, MORE, SKIP, WRONG, error_text, has, write_block,
+    BUSY, COMPLETE, CUT, MAX_BLOCK, MAX_LINE, MORE, SKIP, WRONG, error_text, has, reason_of,
+    write_block,
 };
 use crate::orca::why_receiving_failed;
 use crate::sink::{PipeSink, Sink, SinkError};
@@ -140,11 +141,11 @@ impl StreamSink {
             match self.read_byte(patience)? {
                 b'\n' => break,
                 byte if (line.len() as u64) < MAX_LINE => line.push(byte),
-                _ => return Err(SinkError::Application("its answer is too long".to_owned())),
+                _ => return Err(SinkError::application("its answer is too long")),
             }
         }
         serde_json::from_slice(&line)
-            .map_err(|_| SinkError::Application("its answer makes no sense".to_owned()))
+            .map_err(|_| SinkError::application("its answer makes no sense"))
     }
 
     /// Tells the application, once, that no more comes.
@@ -187,7 +188,11 @@ impl StreamSink {
             self.release();
             return SinkError::Again(text.into());
         }
-        if has(answer, "damaged") { SinkError::Damaged(text) } else { SinkError::Application(text) }
+        if has(answer, "damaged") {
+            return SinkError::Damaged(text);
+        }
+        let reason = answer.get("reason").and_then(Value::as_str).and_then(reason_of);
+        SinkError::Application { why: text, reason: reason.unwrap_or(Reason::Refused) }
     }
 
     fn answer(&mut self) -> Result<Answer, SinkError> {
@@ -213,8 +218,8 @@ impl StreamSink {
                     return Ok(Answer::Failed(self.failed(&why)));
                 }
                 _ => {
-                    let why = "its answer makes no sense".to_owned();
-                    return Ok(Answer::Failed(SinkError::Application(why)));
+                    let error = SinkError::application("its answer makes no sense");
+                    return Ok(Answer::Failed(error));
                 }
             }
         }

@@ -132,7 +132,7 @@ fn blocks_arrive_and_the_outcome_goes_back() {
         assert_eq!((result.is_ok(), sink.is_complete()), (good, good), "{result:?}");
         if let Err(error) = result {
             assert!(error.to_string().contains("disk is full"), "{error}");
-            assert_eq!(error.reason(), Reason::Refused);
+            assert_eq!(error.reason(), Reason::Full);
         }
         drop(sink);
         assert_eq!(app.join().unwrap().is_none(), good);
@@ -145,7 +145,7 @@ fn the_reason_is_that_of_the_applications_own_sink() {
     let cases: [(Fails, Reason); 4] = [
         (|| DecodeError::FileHash.into(), Reason::Damaged),
         (|| SinkError::Foreign(7), Reason::Damaged),
-        (|| StoreError::Exists("x".into()).into(), Reason::Refused),
+        (|| StoreError::Busy("x".into()).into(), Reason::Refused),
         (|| SinkError::Again("x".into()), Reason::Unknown),
     ];
     for (fails, reason) in cases {

@@ -96,7 +96,7 @@ fn each_has_its_outcome_after_a_renewal(secret: Option<&[u8]>) {
     let again = Receiving::start_in(folder, secret, None, to[2]);
     let view = thread.join().unwrap();
     let states: Vec<_> = view.receivers.iter().map(|it| (it.address, it.status)).collect();
-    let refused = ReceiverStatus::Lost(Reason::Refused);
+    let refused = ReceiverStatus::Lost(Reason::Full);
     let expected = [refused, ReceiverStatus::Completed, ReceiverStatus::Completed];
     assert_eq!(states, to.into_iter().zip(expected).collect::<Vec<_>>());
     assert_eq!(again.read("big"), content(20_000_000));

@@ -5,6 +5,9 @@ use super::*;
 
 const SESSION: Session = Session(7);
 
+/// The time of a step of `all_bytes_are_verified`.
+const STEP: Span = Span::from_ms(7);
+
 /// A stream in memory, which counts the bytes that are read.
 struct Memory {
     bytes: Bytes,
@@ -186,8 +189,6 @@ fn only_answers_to_the_request_count() {
     assert_eq!((verifier.known_upto(), verifier.length), (5, Some(5)));
 }
 
-/// The sender's source keeps what a receiver has not verified. When a live stream pauses, the last request was from before its last
-/// bytes.
 /// Of a sender's packets only the smallest reach a receiver behind a small MTU, some a second, and all of them count as replays if
 /// another receiver has used later numbers. The sender would have given it up before it asks for a key of its own (`rackweave chaos store --seed
 /// 554`). Some duplicates in a pause of the network, or many next to progress, are no reason.
@@ -211,6 +212,8 @@ fn a_few_packets_that_count_as_replays_suffice_where_nothing_else_comes() {
     assert_eq!(asked_after(100, 100, 200), None);
 }
 
+/// The sender's source keeps what a receiver has not verified. When a live stream pauses, the last request was from before its last
+/// bytes.
 #[test]
 fn what_is_verified_is_acknowledged_when_a_stream_pauses() {
     let (mut cache, mut source) = (HashCache::default(), Memory::new(1000));
@@ -294,11 +297,13 @@ proptest! {
         let begin = begin.min(length);
         verifier.skip(begin);
         let (mut now, mut readable, mut available) = (Time::ZERO, begin, begin);
-        let arrives = steps.into_iter().chain(std::iter::repeat_n((1 << 20, 1 << 20, [false; 3]), 60));
+        // A request that was lost often is repeated after up to `RETRY_MAX`: so long the end must take, and the transfer of all.
+        let last = 60 + (RETRY_MAX.as_ns() / STEP.as_ns()) as usize;
+        let arrives = steps.into_iter().chain(std::iter::repeat_n((1 << 20, 1 << 20, [false; 3]), last));
         for (sent, arrived, [lost, flush, skips]) in arrives {
             available = (available + sent).min(length);
             readable = (readable + arrived).min(available);
-            now += Span::from_ms(7);
+            now += STEP;
             let all = readable == length;
             if skips {
                 let to = readable.min(verifier.verified + 300_000);

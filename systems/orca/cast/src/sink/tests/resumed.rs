@@ -1,17 +1,17 @@
 //! A stream of several files that goes on: what was complete is checked against the disk and against the sender.
 
 use std::collections::BTreeMap;
-use std::os::unix::fs::MetadataExt as _;
 use std::path::Path;
 use std::time::{Duration, Instant, UNIX_EPOCH};
 
 use super::{big, bytes_of, config};
-use crate::format::{CHUNK, FileHeader};
+use crate::format::{CHUNK, FileHeader, RecordKind};
 use crate::sink::{Drain, Folder, FolderConfig, MakeSink, Sink, SinkError, SinkWork, state};
 use crate::source::{Files, Source};
 use crate::store::disk::Reading;
 use crate::store::{Cancel, Dir, StoreError, UntilCancelled};
 use crate::wake::Waker;
+use rackweave_wire::orca::Reason;
 
 /// The lengths of the files of [`tree`]. All but the last one arrive in the first attempt.
 const TREE: [(&str, usize); 4] =
@@ -175,7 +175,15 @@ fn a_sender_cannot_write_the_state_of_a_stream() {
         crate::format::start(&mut stream);
         let path = path.into_bytes();
         let (length, mode, mtime_s, mtime_ns) = (Some(1), 0o644, 0, 0);
-        let header = FileHeader { path, directory: false, length, mode, mtime_s, mtime_ns };
+        let header = FileHeader {
+            attributes: None,
+            path,
+            kind: RecordKind::File,
+            length,
+            mode,
+            mtime_s,
+            mtime_ns,
+        };
         crate::format::file(&header, &mut stream);
         let mut sink = Folder::new(config(to.path()), 9).unwrap();
         assert_eq!(sink.put(&stream).is_ok(), accepted);
@@ -239,15 +247,23 @@ fn ends_when_closed(config: &FolderConfig, stream: u128, begin: &[u8]) {
 /// Whatever is hashed, that ends with the transfer, and what was recorded is kept.
 #[test]
 fn hashing_ends_with_the_transfer() {
-    let from = tempfile::tempdir().unwrap();
-    let source = from.path().join("big");
-    sparse(&source);
-    let mut source = Files::new(&[source]).unwrap();
-    let stream = source.stream();
-    let (mut begin, header) = (Vec::new(), 2 * CHUNK);
-    let mut pieces = crate::source::Payload::new();
-    source.read(0, header, &mut pieces).unwrap();
-    pieces.iter().for_each(|piece| begin.extend_from_slice(piece));
+    let stream = 7 << 64;
+    let header = FileHeader {
+        attributes: None,
+        path: b"big".to_vec(),
+        kind: RecordKind::File,
+        length: Some(SPARSE),
+        mode: 0o644,
+        mtime_s: 7,
+        mtime_ns: 0,
+    };
+    // All of it is sent, and the first chunk arrives.
+    let mut begin = Vec::new();
+    crate::format::start(&mut begin);
+    crate::format::file(&header, &mut begin);
+    begin.extend_from_slice(&crate::format::chunk_front(CHUNK as u32));
+    begin.extend_from_slice(&[0; CHUNK]);
+    begin.extend_from_slice(&crate::format::tree::chunk_hash(0, &[0; CHUNK]).0);
     // A file that may be the one that is sent.
     let to = tempfile::tempdir().unwrap();
     sparse(&to.path().join("big"));
@@ -268,15 +284,6 @@ fn hashing_ends_with_the_transfer() {
     // A file that an earlier attempt has completed.
     let to = tempfile::tempdir().unwrap();
     let dir = Dir::open(to.path()).unwrap();
-    let meta = std::fs::metadata(from.path().join("big")).unwrap();
-    let header = FileHeader {
-        path: b"big".to_vec(),
-        directory: false,
-        length: Some(SPARSE),
-        mode: (meta.mode() & 0o777) as u16,
-        mtime_s: 7,
-        mtime_ns: 0,
-    };
     let mut recorded = state::State::create(&dir, stream).unwrap();
     let place = state::Place { at: 5000, files: 1, bytes: SPARSE };
     recorded.done(&header, &[7; 32], place).unwrap();
@@ -285,6 +292,14 @@ fn hashing_ends_with_the_transfer() {
     let before = names(to.path());
     ends_when_closed(&config(to.path()), stream, &[]);
     assert_eq!(names(to.path()), before, "the state is kept");
+    // A file of holes only, whose zeros are hashed.
+    let to = tempfile::tempdir().unwrap();
+    let kind = RecordKind::WithHoles(crate::format::Extents::new(std::iter::empty()));
+    begin.clear();
+    crate::format::start(&mut begin);
+    crate::format::file(&FileHeader { kind, ..header }, &mut begin);
+    begin.push(4); // the tag of the end of the file
+    ends_when_closed(&config(to.path()), stream, &begin);
 }
 
 /// The files of a directory with their lengths.
@@ -348,4 +363,30 @@ fn an_attempt_after_a_failure_hashes_everything() {
     std::fs::write(to.path().join("d/a"), b"another").unwrap();
     let sink = Folder::new(config, source.stream()).unwrap();
     assert!(sink.begins_at() < CHUNK as u64);
+}
+
+/// An attempt has found another file in place of the one that is sent, and the next one ends before its first byte: whoever compared
+/// the file once more would ask a sender for bytes that a pipe has given back, each time.
+#[test]
+fn a_file_that_was_found_to_differ_is_not_compared_again_after_an_attempt_without_a_byte() {
+    let (from, to) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    for (at, seed) in [(&from, 0), (&to, 1)] {
+        drop(tree(at.path(), seed));
+    }
+    let (from, to) = (from.path().join("d"), to.path().join("d"));
+    let mut source = Files::new(&[from.join("b")]).unwrap();
+    let bytes = bytes_of(&mut source, 0);
+    let overwrite = FolderConfig { overwrite: true, ..config(&to) };
+    let mut sink = Folder::new(overwrite.clone(), source.stream()).unwrap();
+    assert!(matches!(sink.put(&bytes), Err(SinkError::Again(_))));
+    drop(sink);
+    for _ in 0..2 {
+        let mut sink = Folder::new(overwrite.clone(), source.stream()).unwrap();
+        assert!(sink.begins_at() > 0);
+        sink.interrupted(Reason::Refused);
+    }
+    assert!(!to.join("b.part").exists());
+    receive_again(&overwrite, &mut source, 1).unwrap();
+    assert!(std::fs::read(to.join("b")).unwrap() == std::fs::read(from.join("b")).unwrap());
+    assert_eq!(std::fs::read_dir(&to).unwrap().count(), TREE.len(), "no state is left");
 }

@@ -391,7 +391,6 @@ impl Sender {
                     Outgoing::Everyone(piece)
                 }
             };
-            self.charge(now, payload);
             return Some(outgoing);
         }
     }

@@ -222,7 +222,8 @@ impl Sender {
             if changed && was_low {
                 self.peers.dirty = true;
             }
-            if have > peer.have {
+            let have_more = have > peer.have;
+            if have_more {
                 peer.path.on_progress(now, have);
             } else if !slowest {
                 // A summary shows the progress of its slowest receiver only.
@@ -236,6 +237,9 @@ impl Sender {
             }
             (peer.have, peer.progress, peer.limit) = (have, reached, limit);
             let best = if slowest { reached } else { reached.max(status.seen.min(head)) };
+            if have_more || best > peer.best_progress {
+                peer.progress_at = now;
+            }
             peer.best_progress = peer.best_progress.max(best);
             let channel = peer.channel.as_deref_mut().unwrap_or(&mut self.group);
             if slowest && let Some(rtt) = channel.rtt_sample(now, status.seen, status.held_us) {

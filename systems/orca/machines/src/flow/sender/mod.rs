@@ -24,6 +24,7 @@ use channel::Channel;
 use control::Join;
 use peers::{Peer, Peers, State, pending};
 use poll::{CatchUp, Pacer};
+pub(super) use tick::TICK;
 use tick::Timers;
 
 /// The phase of the whole session.
@@ -60,6 +61,8 @@ pub struct Sender {
     /// The identity of the content.
     stream: u128,
     via_agent: bool,
+    /// How long a rack without progress may be one whose agent is being replaced ([`Self::set_agent_timeout`]).
+    agent_wait: Span,
     config: FlowConfig,
     stage: Stage,
     /// Whether the group's labels are not known yet, so that nothing is sent to the group.
@@ -99,6 +102,7 @@ impl Sender {
             session,
             stream,
             via_agent,
+            agent_wait: Span::ZERO,
             stage: Stage::Gathering,
             paused: false,
             copies: 1,
@@ -221,6 +225,12 @@ impl Sender {
         self.source.readable_from = from;
     }
 
+    /// Records the heartbeat timeout after which the controller replaces a silent agent. The receivers of a rack without
+    /// progress are not slow for twice this time: the controller may detect the failure that late, and the new agent takes time.
+    pub fn set_agent_timeout(&mut self, timeout: Span) {
+        self.agent_wait = timeout.min(self.config.longest_agent_timeout()).saturating_mul(2);
+    }
+
     /// Records that packets to the group do not reach a receiver, or that it cannot read them: from its next join on it is served by
     /// unicast as long as the session lasts.
     pub fn serve_by_unicast(&mut self, host: HostId) {
@@ -270,7 +280,7 @@ impl Sender {
 
     /// Sets the cost of a packet to everyone on the sender's link, in packets to one receiver: 1 for labels and
     /// multicast, the number of racks for relays, the number of receivers for unicast. It decides whether a
-    /// retransmission goes to the group or to single receivers.
+    /// retransmission goes to the group or to single receivers, and all copies count towards [`FlowConfig::max_rate`].
     pub fn set_copies(&mut self, copies: u32) {
         self.copies = copies.max(1);
     }
@@ -422,7 +432,7 @@ impl Sender {
     fn tick_soon(&mut self, now: Time) {
         if self.stage != Stage::Over {
             self.timers.tick_backoff = 0;
-            self.timers.next_tick = self.timers.next_tick.min(now.saturating_add(tick::TICK));
+            self.timers.next_tick = self.timers.next_tick.min(now.saturating_add(TICK));
         }
     }
 

@@ -122,7 +122,7 @@ impl Sender {
     }
 
     /// Returns a smaller packet with the first byte that a receiver lacks.
-    pub(super) fn poll_path(&mut self, now: Time) -> Option<Outgoing> {
+    pub(super) fn poll_path(&mut self) -> Option<Outgoing> {
         let payload = u64::from(self.config.payload);
         while let Some(number) = self.path_queue.pop_front() {
             let peer = &self.peers.list[number as usize];
@@ -141,7 +141,6 @@ impl Sender {
             peer.path.tried = (end < cell_end).then_some((end, len));
             peer.repairs += u64::from(len);
             self.counters.repaired_one += u64::from(len);
-            self.charge(now, len);
             let end = self.source.length == Some(end);
             let piece = Piece { offset: have, len, repair: true, end, parity: None };
             return Some(Outgoing::One(self.peers.list[number as usize].host, piece));

@@ -70,6 +70,8 @@ pub(super) struct Peer {
     /// The end offset of its receive window.
     pub(super) limit: u64,
     pub(super) last_heard: Time,
+    /// The time at which it last reported bytes that it had not reported before.
+    pub(super) progress_at: Time,
     pub(super) state_since: Time,
     /// Whether it has answered the invitation that it cannot join yet.
     pub(super) is_preparing: bool,
@@ -95,6 +97,9 @@ pub(super) struct Peer {
     /// The highest `rate` so far, which decays.
     pub(super) peak: u64,
     pub(super) blocking: Option<Blocking>,
+    /// When it was last found to delay the group, and for how long it was excused.
+    blocked_at: Time,
+    excused: Span,
     /// The number of bytes retransmitted to it.
     pub(super) repairs: u64,
     /// The number of times that it was detached.
@@ -123,6 +128,7 @@ impl Peer {
             best_progress: 0,
             limit: 0,
             last_heard: now,
+            progress_at: now,
             state_since: now,
             is_preparing: false,
             regressed_since: None,
@@ -138,6 +144,8 @@ impl Peer {
             rate: 0,
             peak: 0,
             blocking: None,
+            blocked_at: Time::ZERO,
+            excused: Span::ZERO,
             repairs: 0,
             detach_count: 0,
             slow_reason: None,
@@ -168,7 +176,7 @@ impl Peer {
         (self.incarnation, self.restart) = (incarnation, None);
         (self.have, self.progress, self.best_progress, self.loss_edge) = (at, at, at, at);
         (self.start, self.limit) = (at, limit);
-        (self.last_heard, self.state_since) = (now, now);
+        (self.last_heard, self.state_since, self.progress_at) = (now, now, now);
         (self.rate_at, self.rate_from) = (now, at);
         self.regressed_since = None;
         self.path.restart(now);
@@ -190,6 +198,21 @@ impl Peer {
             self.last_rtt.map(|last| least(last).saturating_sub(self.base_rtt.min(path)));
         (self.period_rtt, self.last_rtt, self.lost) = (Span::MAX, None, 0);
         standing
+    }
+
+    /// Notes that it delays the group. Returns the time since the last check if that is excused: its rack may lack an agent, and it was
+    /// not excused for `wait` since it last kept up for as long. A receiver alone in its rack is thus excused once.
+    pub(super) fn excuse(&mut self, now: Time, may_lack_agent: bool, wait: Span) -> Option<Span> {
+        let mut time = now.since(self.blocked_at);
+        self.blocked_at = now;
+        if time >= wait {
+            (self.excused, time) = (Span::ZERO, Span::ZERO);
+        }
+        if !may_lack_agent || self.excused + time > wait {
+            return None;
+        }
+        self.excused += time;
+        Some(time)
     }
 
     /// Begins a new measurement of the rate.

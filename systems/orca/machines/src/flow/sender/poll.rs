@@ -36,7 +36,7 @@ pub(super) struct CatchUp {
 /// Limits the rate of sending, with bursts of one quantum.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Pacer {
-    /// Meters all data of the session at [`FlowConfig::max_rate`].
+    /// Meters all copies of the session's data at [`FlowConfig::max_rate`].
     all: Meter,
     /// Meters new data for the group at the rate that follows from window and round trip.
     group: Meter,
@@ -88,6 +88,11 @@ impl Sender {
     /// New data comes in runs of consecutive pieces.
     pub fn poll(&mut self, now: Time) -> Option<Outgoing> {
         let outgoing = self.poll_control(now).or_else(|| self.poll_data(now));
+        match &outgoing {
+            Some(Outgoing::Everyone(piece)) => self.charge(now, piece.len, self.copies),
+            Some(Outgoing::One(_, piece)) => self.charge(now, piece.len, 1),
+            Some(Outgoing::Control(..)) | None => {}
+        }
         if outgoing.is_some() {
             self.timers.next_poll = Time::MAX;
         }
@@ -146,7 +151,7 @@ impl Sender {
             self.timers.next_poll = self.timers.next_poll.min(self.pacer.all.blocked_until);
             return None;
         }
-        if let Some(repair) = self.poll_path(now).or_else(|| self.poll_repair(now)) {
+        if let Some(repair) = self.poll_path().or_else(|| self.poll_repair(now)) {
             return Some(repair);
         }
         let next = self.next_group_piece(now);
@@ -203,15 +208,15 @@ impl Sender {
             Span::from_ticks((product / u128::from(2 * congestion.window())) as u64)
         };
         self.pacer.group.spend(now, span(u64::from(piece.len)), span(quantum));
-        self.charge(now, piece.len);
         Outgoing::Everyone(piece)
     }
 
-    /// Charges a data packet of any kind to [`FlowConfig::max_rate`].
-    pub(super) fn charge(&mut self, now: Time, len: u16) {
+    /// Charges the copies of a data packet of any kind to [`FlowConfig::max_rate`].
+    fn charge(&mut self, now: Time, len: u16, copies: u32) {
         let Some(rate) = self.config.max_rate else { return };
-        let packet = u64::from(len) + u64::from(self.config.overhead);
-        let full = u64::from(self.config.payload) + u64::from(self.config.overhead);
+        let bytes =
+            |len: u16| (u64::from(len) + u64::from(self.config.overhead)) * u64::from(copies);
+        let (packet, full) = (bytes(len), bytes(self.config.payload));
         let quantum = Span::from_ticks(u64::from(self.config.quantum) * rate.span_of(full).ticks())
             .min(Span::from_ms(1))
             .max(rate.span_of(full));
@@ -257,7 +262,6 @@ impl Sender {
             parity: None,
         };
         self.group.on_retransmit(now, rto, end, piece.len);
-        self.charge(now, piece.len);
         Some(match to {
             Retransmit::Everyone => {
                 self.group.last_sent = now;
@@ -306,7 +310,6 @@ impl Sender {
                 self.catch_up.burst += 1;
                 self.catch_up.credit = self.catch_up.credit.saturating_sub(u64::from(piece.len));
                 self.counters.catch_up += u64::from(piece.len);
-                self.charge(now, piece.len);
                 return Some(Outgoing::One(host, piece));
             }
             self.catch_up.burst = 0;

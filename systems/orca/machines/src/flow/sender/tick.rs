@@ -11,14 +11,18 @@ use super::peers::{Blocking, Peer, State, pending};
 use super::{Sender, Stage};
 
 /// The interval at which a sender checks its receivers while there is traffic.
-pub(super) const TICK: Span = Span::from_ms(5);
+pub(in super::super) const TICK: Span = Span::from_ms(5);
 /// The time without progress after which the interval between ticks doubles each time.
 const IDLE_AFTER: Span = Span::from_ms(200);
 /// The interval before the first repetition of an unanswered control packet; it doubles up to the maximum.
 const CONTROL_RETRY: Span = Span::from_ms(10);
 const CONTROL_RETRY_MAX: Span = Span::from_ms(500);
-/// How long a stall is probed at short intervals, because the cause may be a failed agent that is being replaced.
+/// How long a stall is probed at short intervals.
 const PROBE_FAST_FOR: Span = Span::from_ms(50);
+/// The part of its length after which a longer stall is probed again while an agent may be being replaced.
+const PROBE_PART: u64 = 16;
+/// The time without progress of a whole rack after which its agent may have failed: many intervals of reports.
+const RACK_STUCK: Span = Span::from_ms(25);
 /// Bounds of the interval between probes.
 const PROBE_MIN: Span = Span::from_us(500);
 const PROBE_MAX: Span = Span::from_ms(500);
@@ -188,6 +192,15 @@ impl Sender {
                 let round_trips = group.congestion.min_rtt().saturating_mul(2);
                 round_trips.max(PROBE_MIN).min(timeout.max(PROBE_MIN))
             }
+            Some(since) if group.last_progress.since(since) < self.agent_wait => {
+                group.last_progress.since(since) / PROBE_PART
+            }
+            // An agent may have failed. A queue would drain with progress, so two of the shortest round trips and the longest delay of
+            // a report suffice.
+            None if self.agent_wait > Span::ZERO => {
+                let round_trips = group.congestion.min_rtt().saturating_mul(2);
+                round_trips.saturating_add(report_delay).min(timeout).max(PROBE_MIN)
+            }
             _ => (timeout * (1 << group.probe_backoff.min(8))).clamp(PROBE_MIN, PROBE_MAX),
         }
     }
@@ -203,14 +216,21 @@ impl Sender {
             self.timers.probe_at = Time::MAX;
             return;
         }
-        let due = self.group.last_progress.saturating_add(self.probe_wait());
+        // While the window is closed others may still report. That must not hide that an agent has failed.
+        let last = match self.group.stalled_since {
+            None if self.agent_wait > Span::ZERO => {
+                self.group.last_progress.min(self.group.last_sent)
+            }
+            _ => self.group.last_progress,
+        };
+        let due = last.saturating_add(self.probe_wait());
         if now < due {
             self.timers.probe_at = due;
             return;
         }
         let since = *self.group.stalled_since.get_or_insert(self.group.last_progress);
         self.group.last_progress = now;
-        if now.since(since) >= PROBE_FAST_FOR {
+        if now.since(since) >= PROBE_FAST_FOR.max(self.agent_wait) {
             self.group.probe_backoff = self.group.probe_backoff.saturating_add(1);
         }
         self.timers.probe_at = now.saturating_add(self.probe_wait());
@@ -261,9 +281,27 @@ impl Sender {
         }
         let enough = (after.ticks() / TICK.ticks()).max(1);
         let mut overdue = false;
-        for peer in self.peers.list.iter_mut().filter(|peer| peer.state == State::Attached) {
+        let mut stuck_rack = (None, false);
+        for number in 0..self.peers.list.len() {
+            let peer = &self.peers.list[number];
+            if peer.state != State::Attached {
+                continue;
+            }
             let slow = others_can_receive && send_limit(peer) < edge;
+            let (rack, has_room) = (peer.place.rack, peer.limit >= edge);
+            if slow && stuck_rack.0 != Some(rack) {
+                let is_slow = |peer: &Peer| send_limit(peer) < edge;
+                stuck_rack = (Some(rack), self.may_lack_agent(now, rack, is_slow));
+            }
+            let may_lack_agent = slow && has_room && stuck_rack.1;
+            let wait = self.agent_wait;
+            let peer = &mut self.peers.list[number];
+            let excused = if slow { peer.excuse(now, may_lack_agent, wait) } else { None };
             match &mut peer.blocking {
+                // The time until its rack has another agent says nothing about it.
+                Some(blocking) if excused.is_some() => {
+                    blocking.since = blocking.since.saturating_add(excused.unwrap_or_default());
+                }
                 Some(blocking) if slow => {
                     blocking.strikes += 1;
                     overdue |= blocking.strikes > enough;
@@ -280,6 +318,22 @@ impl Sender {
         if overdue {
             self.detach_slow(now, enough, after, below);
         }
+    }
+
+    /// Returns whether all receivers of a rack delay the group, and none has made progress for some time, but for less than it takes to
+    /// replace the rack's agent. A receiver that does not delay the group has its data from a live agent.
+    fn may_lack_agent(&self, now: Time, rack: u16, delays: impl Fn(&Peer) -> bool) -> bool {
+        if self.agent_wait == Span::ZERO {
+            return false;
+        }
+        let ports = self.peers.rack(rack).into_iter().flatten();
+        let attached = || {
+            let peers = ports.clone().filter_map(|number| self.peers.get(*number));
+            peers.filter(|peer| peer.state == State::Attached)
+        };
+        let last = attached().map(|peer| peer.progress_at).max();
+        attached().all(delays)
+            && last.is_some_and(|last| (RACK_STUCK..self.agent_wait).contains(&now.since(last)))
     }
 
     /// Detaches receivers that have delayed the group for too long, if they received less than the configured share of

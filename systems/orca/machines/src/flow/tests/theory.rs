@@ -304,3 +304,17 @@ fn a_set_rate_is_kept() {
     // Repairs count too: about 4 packets in a thousand.
     assert!((1.0..1.03).contains(&ratio), "{ratio}");
 }
+
+/// By unicast each receiver got the whole rate.
+#[test]
+fn a_set_rate_is_that_of_all_copies() {
+    let config = FlowConfig { max_rate: Some(Rate(300_000_000)), ..FlowConfig::default() };
+    let mut net = Network::new(1, 1000, config);
+    net.source(None);
+    net.end(0, Link::new(1000), App::default());
+    net.sources[0].machine.set_copies(4);
+    let bytes = 32 << 20;
+    send(&mut net, bytes);
+    let ratio = ratio(&net, bytes, 75);
+    assert!((1.0..1.03).contains(&ratio), "{ratio}");
+}

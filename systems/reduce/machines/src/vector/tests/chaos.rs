@@ -58,3 +58,18 @@ proptest! {
         }
     }
 }
+
+/// Sums that the network repeats are no sign that a worker's timeout is too short: it doubled until the worker sent a chunk in some
+/// seconds, and the job took more than five minutes.
+#[test]
+fn a_network_that_repeats_packets_does_not_slow_workers_down() {
+    let (format, elements) = (Format::BlockFloat, 1);
+    let vectors = Vectors { length: 184, format, steps: 2, elements, pool: 3 };
+    let seed = 1_764_172_926_612_495_315;
+    let job = Job { workers: 6, vectors, slots: 0, has_switch: false, seed, results: None };
+    let (loss, repeat) = (0.171_492_884_024_075_3, 0.243_735_542_707_136_6);
+    let faults = Faults { loss, repeat, delay: Span::from_us(468) };
+    let mut world = World::new(job, faults);
+    world.run(seconds(60));
+    assert_eq!(world.attempts.last(), Some(&master::Event::Complete));
+}

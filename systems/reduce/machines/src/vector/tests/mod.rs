@@ -7,7 +7,7 @@ mod hostile;
 mod starved;
 mod whole;
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use rackweave_core::{
     Destination, HostId, Node, Packet, PayloadStore, Port, Rng, Schedule, Span, SwitchProgram,
@@ -151,6 +151,8 @@ struct World {
     /// Workers that were once prepared, and those whose results have their names, as bitmaps.
     prepared: u64,
     named: u64,
+    /// The lives that have joined the job.
+    joined: BTreeSet<(u8, u32)>,
 }
 
 impl World {
@@ -193,6 +195,7 @@ impl World {
             attempts: Vec::new(),
             prepared: 0,
             named: 0,
+            joined: BTreeSet::new(),
             job,
         };
         for number in 0..workers {
@@ -223,8 +226,6 @@ impl World {
                 let host = usize::from(number) + 1;
                 self.down[host] = false;
                 self.nodes[host] = self.worker(number);
-                // Its result is to be another file.
-                self.named &= !(1 << number);
             }
             Act::RestartSwitch => {
                 self.switch_config.secret += 1;
@@ -338,6 +339,10 @@ impl World {
                 Event::Summed { step } => {
                     *self.summed.entry((number, step)).or_default() += 1;
                     assert!(side.sums().is_same(&job.expected(step)), "step {step} at {number}");
+                }
+                // Its result may be another file than that of the life before. Until the master has taken it in, the job may end with that one.
+                Event::Planned(_) if self.joined.insert((number, instance)) => {
+                    self.named &= !(1 << number);
                 }
                 Event::Planned(_) | Event::Committed | Event::Complete | Event::Failed(_) => {}
             }

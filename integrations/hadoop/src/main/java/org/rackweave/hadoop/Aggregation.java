@@ -51,13 +51,16 @@ final class Aggregation implements Closeable {
   Upload.Result run(int number, Upload template, String host, Runnable alive) throws IOException, InterruptedException {
     boolean overlay = !Settings.overlay(conf).isEmpty();
     String address = overlay ? Upload.OVERLAY_MASTER : address(host);
-    master = new Program(command(number, address, overlay));
+    // The controller of a pod assigns another number.
+    boolean registers = Settings.arguments(conf, Settings.MASTER_ARGUMENTS).contains("--pod");
+    master = new Program(command(registers ? List.of() : List.of("--job", Integer.toString(number)), address, overlay));
+    int assigned = registers ? assigned(alive) : number;
     CompletionService<Upload.Result> uploads = new ExecutorCompletionService<>(threads);
     for (int i = 0; i < sources.size(); i++) {
       Source source = sources.get(i);
       Upload upload =
           new Upload(
-              address, number, i, template.partition, template.keyType, template.valueType, template.codec);
+              address, assigned, i, template.partition, template.keyType, template.valueType, template.codec);
       uploads.submit(() -> source.upload(upload));
     }
     long pairs = 0;
@@ -102,11 +105,29 @@ final class Aggregation implements Closeable {
     }
   }
 
-  private List<String> command(int number, String address, boolean overlay) {
+  /** The number of the job in the master's event {@code ready}. */
+  private int assigned(Runnable alive) throws IOException, InterruptedException {
+    Pattern ready = Pattern.compile("\\{\"event\":\"ready\",.*\"job\":([0-9]+)[,}]");
+    while (true) {
+      boolean hasEnded = master.await(POLL_MS);
+      Matcher matcher = ready.matcher(master.output());
+      if (matcher.find()) {
+        return Integer.parseInt(matcher.group(1));
+      }
+      if (hasEnded) {
+        checkMaster();
+        throw new IOException("the master has not said the number of its job");
+      }
+      alive.run();
+    }
+  }
+
+  private List<String> command(List<String> job, String address, boolean overlay) {
     List<String> command = new ArrayList<>();
     command.add(Settings.command(conf));
     command.addAll(List.of("reduce", "master", "--workers", Integer.toString(sources.size())));
-    command.addAll(List.of("--job", Integer.toString(number), "--operator", "sum", "--out", out.getPath(), "--json"));
+    command.addAll(job);
+    command.addAll(List.of("--operator", "sum", "--out", out.getPath(), "--json"));
     if (overlay) {
       command.addAll(List.of("--overlay", Settings.overlay(conf), "--me", address));
     } else {
@@ -130,7 +151,7 @@ final class Aggregation implements Closeable {
 
   /** A number of what the master reports at its end, or 0 if there is none of this name. */
   long reported(String name) {
-    Matcher matcher = Pattern.compile("\"" + name + "\": ([0-9]+)").matcher(master.output());
+    Matcher matcher = Pattern.compile("\"" + name + "\":\\s*([0-9]+)").matcher(master.output());
     return matcher.find() ? Long.parseLong(matcher.group(1)) : 0;
   }
 

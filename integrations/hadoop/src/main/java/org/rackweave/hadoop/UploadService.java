@@ -3,12 +3,18 @@ package org.rackweave.hadoop;
 import java.io.Closeable;
 import java.io.IOException;
 import java.net.BindException;
+import java.net.InetAddress;
 import java.net.InetSocketAddress;
 import java.net.ServerSocket;
 import java.net.Socket;
+import java.nio.ByteBuffer;
 import java.security.SecureRandom;
 import java.util.ArrayList;
+import java.util.Collections;
+import java.util.HashMap;
+import java.util.LinkedHashSet;
 import java.util.List;
+import java.util.Map;
 import java.util.Set;
 import java.util.concurrent.ConcurrentHashMap;
 import java.util.concurrent.Executors;
@@ -31,14 +37,22 @@ final class UploadService implements Closeable {
   private static final Logger LOG = LoggerFactory.getLogger(UploadService.class);
   private static final int REQUEST_TIMEOUT_MS = 10_000;
   private static final int ALIVE_INTERVAL_MS = 1_000;
-  /** Connections that are open at the same time, in addition to running uploads. */
+  /** Connections that have not shown a job's secret, of strangers and of addresses that have shown one before: as many each. */
   private static final int MAX_WAITING = 64;
+  /** Requests that are answered at the same time, in addition to running uploads. */
+  private static final int MAX_ANSWERED = 256;
+  /** Addresses that are remembered. */
+  private static final int MAX_KNOWN = 1024;
 
   private final JobConf conf;
   private final Outputs outputs;
   private final int maxUploads;
   private final SecureRandom random = new SecureRandom();
-  private final AtomicInteger connections = new AtomicInteger();
+  private final AtomicInteger answered = new AtomicInteger();
+  /** The oldest first. */
+  private final Set<Socket> strangers = new LinkedHashSet<>();
+  private final Set<Socket> returning = new LinkedHashSet<>();
+  private final Set<InetAddress> known = new LinkedHashSet<>();
   private final AtomicInteger running = new AtomicInteger();
   private final Set<Closeable> open = ConcurrentHashMap.newKeySet();
   private final AtomicBoolean closed = new AtomicBoolean();
@@ -96,11 +110,7 @@ final class UploadService implements Closeable {
     while (!closed.get()) {
       try {
         Socket socket = server.accept();
-        if (connections.incrementAndGet() > MAX_WAITING + maxUploads) {
-          connections.decrementAndGet();
-          socket.close();
-          continue;
-        }
+        place(socket);
         Thread thread = new Thread(() -> serve(socket), "rackweave upload");
         thread.setDaemon(true);
         thread.start();
@@ -110,6 +120,57 @@ final class UploadService implements Closeable {
           pause();
         }
       }
+    }
+  }
+
+  /** Gives a connection a place until it shows a secret. If all are taken, the party that has most loses its oldest one. */
+  private void place(Socket socket) {
+    Socket oldest = null;
+    synchronized (known) {
+      Set<Socket> waiting = known.contains(socket.getInetAddress()) ? returning : strangers;
+      waiting.add(socket);
+      if (waiting.size() > MAX_WAITING) {
+        oldest = oldestOfMost(waiting);
+        waiting.remove(oldest);
+      }
+    }
+    if (oldest != null) {
+      closeQuietly(oldest);
+    }
+  }
+
+  private static Socket oldestOfMost(Set<Socket> waiting) {
+    Map<ByteBuffer, Integer> counts = new HashMap<>();
+    for (Socket socket : waiting) {
+      counts.merge(party(socket), 1, Integer::sum);
+    }
+    int most = Collections.max(counts.values());
+    for (Socket socket : waiting) {
+      if (counts.get(party(socket)) == most) {
+        return socket;
+      }
+    }
+    throw new IllegalArgumentException("nobody waits");
+  }
+
+  /** An IPv4 address, or a network of IPv6 with 64 bits for its hosts, in which one host has as many addresses as it likes. */
+  private static ByteBuffer party(Socket socket) {
+    byte[] address = socket.getInetAddress().getAddress();
+    return ByteBuffer.wrap(address, 0, Math.min(address.length, 8));
+  }
+
+  /** A connection does not wait any more. Returns whether it had its place until now. */
+  private boolean leave(Socket socket, boolean hasShown) {
+    synchronized (known) {
+      boolean had = strangers.remove(socket) | returning.remove(socket);
+      if (had && hasShown) {
+        known.remove(socket.getInetAddress());
+        known.add(socket.getInetAddress());
+        if (known.size() > MAX_KNOWN) {
+          known.remove(known.iterator().next());
+        }
+      }
+      return had;
     }
   }
 
@@ -138,10 +199,18 @@ final class UploadService implements Closeable {
         return;
       }
       channel.verify(message, secret);
-      if (!deadline.cancel(false)) {
+      if (!deadline.cancel(false) || !leave(socket, true)) {
         return;
       }
-      answer(channel, secret, socket, head[0], head[1], lines);
+      try {
+        if (answered.incrementAndGet() > MAX_ANSWERED + maxUploads) {
+          channel.send(secret, "failed this node answers " + MAX_ANSWERED + " requests already.");
+        } else {
+          answer(channel, secret, socket, head[0], head[1], lines);
+        }
+      } finally {
+        answered.decrementAndGet();
+      }
     } catch (IOException | IllegalArgumentException error) {
       LOG.info("A request of {} was not answered: {}", socket.getRemoteSocketAddress(), error.toString());
     } catch (InterruptedException interrupted) {
@@ -149,7 +218,7 @@ final class UploadService implements Closeable {
     } finally {
       deadline.cancel(false);
       open.remove(socket);
-      connections.decrementAndGet();
+      leave(socket, false);
       closeQuietly(socket);
     }
   }

@@ -11,6 +11,7 @@ import java.net.InetAddress;
 import java.net.ServerSocket;
 import java.net.Socket;
 import java.nio.charset.StandardCharsets;
+import java.util.ArrayList;
 import java.util.List;
 import java.util.Map;
 import org.apache.hadoop.mapred.JobConf;
@@ -49,6 +50,40 @@ public class UploadServiceTest {
     try (Channel channel = connect()) {
       channel.send(SECRET, "find " + JOB + "\nhere\nelsewhere");
       assertEquals("have\nhere", channel.receive(SECRET));
+    }
+  }
+
+  @Test
+  public void connectionsThatSayNothingKeepNoReducerOut() throws IOException {
+    List<Socket> silent = new ArrayList<>();
+    for (int i = 0; i < 300; i++) {
+      silent.add(new Socket(InetAddress.getLoopbackAddress(), port));
+      if (i % 100 == 99) {
+        aReducerLearnsWhichOutputsAreThere();
+      }
+    }
+    silent.get(0).setSoTimeout(5_000);
+    silent.get(0).getInputStream().readNBytes(32);
+    assertEquals(-1, silent.get(0).getInputStream().read());
+    for (Socket socket : silent) {
+      socket.close();
+    }
+  }
+
+  @Test
+  public void oneHostEndsTheConnectionsOfNoOther() throws IOException {
+    List<Socket> silent = new ArrayList<>();
+    try (Channel channel = Channel.connect(connectFrom("127.0.0.2"))) {
+      for (int i = 0; i < 100; i++) {
+        silent.add(connectFrom("127.0.0.3"));
+      }
+      // It has its place once it hears something.
+      assertEquals(32, silent.get(99).getInputStream().readNBytes(32).length);
+      channel.send(SECRET, "find " + JOB + "\nhere");
+      assertEquals("have\nhere", channel.receive(SECRET));
+    }
+    for (Socket socket : silent) {
+      socket.close();
     }
   }
 
@@ -131,6 +166,10 @@ public class UploadServiceTest {
       channel.send(SECRET, "upload " + JOB + "\n" + description + "\n" + attempt);
       return channel.receive(SECRET);
     }
+  }
+
+  private Socket connectFrom(String address) throws IOException {
+    return new Socket(InetAddress.getByName("127.0.0.1"), port, InetAddress.getByName(address), 0);
   }
 
   private Channel connect() throws IOException {
