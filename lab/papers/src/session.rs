@@ -519,7 +519,7 @@ fn machine<'a>(runs: impl Iterator<Item = &'a Results>) -> Option<String> {
     let busy = shares.iter().filter(|(_, share)| share.busy().is_some()).count();
     let (label, worst) = shares.iter().max_by(|a, b| a.1.lacking().total_cmp(&b.1.lacking()))?;
     Some(format!(
-        "{busy} of {} real runs were on a busy machine (more than {:.0} % of the time without a processor, or a late switch); \
+        "{busy} of {} real runs were on a busy machine (more than {:.0} % of the time without a processor that others had, or a late switch); \
          in the worst, {label}, {}",
         shares.len(),
         MOST_LACKING * 100.0,

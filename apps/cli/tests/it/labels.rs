@@ -48,9 +48,14 @@ fn another_agent_takes_over_when_the_active_one_is_killed() {
     let _switch = world.switch();
     let Transfer { control, mut agent, mut receivers, mut send } = Transfer::start(&world);
     until("half of it is there", || world.part_len(4) > 10_000_000);
-    let shown = world.command(&world.network.switch(), "cast sessions --socket control --json");
-    let shown: Value = serde_json::from_slice(&{ shown }.output().unwrap().stdout).unwrap();
-    assert_eq!(shown["sessions"][0]["members"], 3, "{shown:#}");
+    let mut shown = Value::Null;
+    // A receiver that started late joins while others receive.
+    until("all three have joined", || {
+        let mut sessions =
+            world.command(&world.network.switch(), "cast sessions --socket control --json");
+        shown = serde_json::from_slice(&sessions.output().unwrap().stdout).unwrap();
+        shown["sessions"][0]["members"] == 3
+    });
     assert_eq!(shown["racks"][1]["active"], "10.0.0.3:6722", "{shown:#}");
     let killed = now();
     agent.child.kill().unwrap();
