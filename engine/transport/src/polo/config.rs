@@ -53,7 +53,7 @@ pub struct Config {
     /// Whether a flow that arrives after a mark is paused only while there are at least D active flows, so that it
     /// could not get a packet in a round trip. (Our reading of slide 12's "highly concurrent flows" and slide 6's "a
     /// flow may not send an entire packet in a RTT".) Otherwise it is paused while any flow is active (slide 12,
-    /// literally).
+    /// literally), and a receiver with few flows leaves its link idle.
     pub pause_only_if_full: bool,
     /// Minimum length, in packets, of a message whose first window is followed by an adjoint packet (slide 8:
     /// 1, so that all are). On hosts 2 is our choice: the adjoint packet of a single-packet message costs as
@@ -102,7 +102,7 @@ impl Config {
             recovery_2: true,
             wasted_driving_rule: true,
             wake_in_quiet_epochs: true,
-            pause_only_if_full: false,
+            pause_only_if_full: true,
             adjoint_from: 1,
             complete_delay: Span::ZERO,
             min_epoch: Span::ZERO,

@@ -292,7 +292,8 @@ fn with_room_for_a_packet_a_newcomer_is_not_paused() {
 /// Slide 12: the second flow is activated when the first has nothing left to be driven.
 #[test]
 fn a_flow_that_starts_after_a_mark_is_paused() {
-    let mut network = network::<Polo>(&small(), 3, US(1));
+    let literally = Config { pause_only_if_full: false, ..small() };
+    let mut network = network::<Polo>(&literally, 3, US(1));
     network.mark = Some(|packet| {
         matches!(packet.header.body, Body::Data { offset: 1_460, .. })
             && packet.header.id.get() == 2
@@ -349,8 +350,12 @@ fn a_flow_that_starts_after_a_mark_is_paused() {
 /// packet that ends the pause is lost, and repeated until it arrives.
 #[test]
 fn a_paused_sender_is_quiet_and_a_lost_resume_is_repeated() {
-    let variant =
-        Config { wasted_driving_rule: false, wake_in_quiet_epochs: false, ..Config::slides() };
+    let variant = Config {
+        wasted_driving_rule: false,
+        wake_in_quiet_epochs: false,
+        pause_only_if_full: false,
+        ..Config::slides()
+    };
     let mut network = network::<Polo>(&variant, 3, US(1));
     network.mark = Some(|packet| matches!(packet.header.body, Body::Data { offset: 0, .. }));
     // 500 packets take 0.6 ms.

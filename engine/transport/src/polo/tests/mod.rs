@@ -48,7 +48,7 @@ impl DrivenSubject for Polo {
             slides(),
             Config { wasted_driving_rule: false, ..slides() },
             Config { recovery_2: false, ..slides() },
-            Config { pause_only_if_full: true, ..slides() },
+            Config { pause_only_if_full: false, ..slides() },
             Config { recovery_1: false, ..slides() },
             Config { first_window: 1, order: DriveOrder::FewestLeft, ..slides() },
             Config {
