@@ -175,7 +175,7 @@ fn cast(number: u64) {
             }
             Action::KillSender => sender = None,
             Action::StartSender => {
-                // It invites all of them anew.
+                // It invites all of them.
                 late.clear();
                 before_sender = received();
                 sender_began = now();

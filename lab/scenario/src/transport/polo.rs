@@ -48,10 +48,10 @@ keys! {
         /// true.
         wasted_driving_rule: bool => wasted_driving_rule,
         /// An epoch without marks wakes a paused flow below D active ones; a mark pauses a new flow
-        /// only if D, or if any, are active. Default: true; false.
+        /// only if D, or if any, are active. Default: true; true.
         wake_in_quiet_epochs: bool => wake_in_quiet_epochs,
         /// An epoch without marks wakes a paused flow below D active ones; a mark pauses a new flow
-        /// only if D, or if any, are active. Default: true; false.
+        /// only if D, or if any, are active. Default: true; true.
         pause_only_if_full: bool => pause_only_if_full,
         /// First time after which a paused sender asks. Default: `"32 ms"`.
         pause_probe: Unit<Span> => pause_probe,
