@@ -67,6 +67,13 @@ pub struct Stat {
 
 /// A directory of a file system.
 pub trait Directory: Debug + Send + Sync {
+    /// Returns the same directory to be looked at as it is: nothing in it or below it gets another mode to be opened, not for a moment
+    /// either.
+    ///
+    /// # Errors
+    /// If the system refuses.
+    fn as_is(&self) -> io::Result<Arc<dyn Directory>>;
+
     /// Opens the subdirectory of this name, and creates it if it does not exist.
     ///
     /// # Errors
@@ -76,7 +83,7 @@ pub trait Directory: Debug + Send + Sync {
     /// Returns the attributes of what has this name, without following links; `None` if nothing has it.
     fn stat(&self, name: &OsStr) -> Option<Stat>;
 
-    /// Opens a regular file. One of this user is opened for reading whatever its mode.
+    /// Opens a regular file. One of this user is opened for reading whatever its mode, unless it is looked at [`as_is`](Self::as_is).
     ///
     /// # Errors
     /// If the system refuses, or the name is that of anything else.

@@ -32,6 +32,8 @@ const MAX_ATTRIBUTE: usize = 64 << 10;
 struct OsDirectory {
     fd: OwnedFd,
     path: PathBuf,
+    /// Whether nothing gets another mode to be opened.
+    keeps_modes: bool,
 }
 
 /// Opens a directory of the operating system by its path, and creates it if it does not exist.
@@ -50,7 +52,7 @@ pub fn open(path: &Path) -> io::Result<Arc<dyn Directory>> {
 pub fn open_existing(path: &Path) -> io::Result<Arc<dyn Directory>> {
     let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
     let fd = rustix::fs::open(path, flags, Mode::empty())?;
-    Ok(Arc::new(OsDirectory { fd, path: path.to_owned() }))
+    Ok(Arc::new(OsDirectory { fd, path: path.to_owned(), keeps_modes: false }))
 }
 
 /// Returns file times for a modification time; an impossible one changes nothing.
@@ -89,13 +91,18 @@ impl OsDirectory {
     fn file(&self) -> io::Result<File> {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
         match openat(&self.fd, ".", flags, Mode::empty()) {
-            Err(Errno::ACCESS) => open_own(&self.fd, 0o500),
+            Err(Errno::ACCESS) if !self.keeps_modes => open_own(&self.fd, 0o500),
             other => Ok(other?.into()),
         }
     }
 }
 
 impl Directory for OsDirectory {
+    fn as_is(&self) -> io::Result<Arc<dyn Directory>> {
+        let (fd, path) = (self.fd.try_clone()?, self.path.clone());
+        Ok(Arc::new(Self { fd, path, keeps_modes: true }))
+    }
+
     fn subdir(&self, name: &OsStr) -> io::Result<Arc<dyn Directory>> {
         let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let open = || openat(&self.fd, name, flags, Mode::empty());
@@ -107,7 +114,10 @@ impl Directory for OsDirectory {
             other => other,
         };
         match opened {
-            Ok(fd) => Ok(Arc::new(Self { fd, path: self.path.join(name) })),
+            Ok(fd) => {
+                let (path, keeps_modes) = (self.path.join(name), self.keeps_modes);
+                Ok(Arc::new(Self { fd, path, keeps_modes }))
+            }
             Err(Errno::NOTDIR | Errno::LOOP) => Err(io::ErrorKind::NotADirectory.into()),
             Err(error) => Err(error.into()),
         }
@@ -145,7 +155,7 @@ impl Directory for OsDirectory {
         // The flags prevent following a link, and waiting for the other end of a pipe.
         let flags = OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
         let file = match openat(&self.fd, name, how | flags, Mode::from_raw_mode(0o600)) {
-            Err(Errno::ACCESS) if how == OFlags::RDONLY => {
+            Err(Errno::ACCESS) if how == OFlags::RDONLY && !self.keeps_modes => {
                 let fd = openat(&self.fd, name, OFlags::PATH | flags, Mode::empty())?;
                 // Opening a pipe could wait for its other end.
                 if FileType::from_raw_mode(fstat(&fd)?.st_mode) != FileType::RegularFile {

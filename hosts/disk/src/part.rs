@@ -135,10 +135,12 @@ impl Part {
     ) -> Result<Self, PartError> {
         let file = match folder.open(name, Open::UpdateOrCreate) {
             // An attempt was interrupted between setting a read-only mode and the rename.
-            Err(error) if error.kind() == io::ErrorKind::PermissionDenied && is_known => {
-                if let Ok(file) = folder.open(name, Open::Read) {
-                    file.set_mode(INCOMPLETE)?;
-                }
+            Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
+                let is_left = |file: &dyn DiskFile| {
+                    is_known || file.stat().is_ok_and(|found| is_incomplete(&found))
+                };
+                let left = folder.open(name, Open::Read).ok().filter(|file| is_left(&**file));
+                left.ok_or(error)?.set_mode(INCOMPLETE)?;
                 folder.open(name, Open::UpdateOrCreate)?
             }
             other => other?,

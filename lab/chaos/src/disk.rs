@@ -418,6 +418,10 @@ impl Disk {
 }
 
 impl Directory for Folder {
+    fn as_is(&self) -> io::Result<Arc<dyn Directory>> {
+        Ok(Arc::new(Self { disk: self.disk.clone(), node: self.node }))
+    }
+
     /// Nobody renames folders here.
     fn is_in_place(&self) -> bool {
         true

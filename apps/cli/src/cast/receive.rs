@@ -103,7 +103,7 @@ pub(crate) fn receive(args: &ReceiveArgs) -> miette::Result<u8> {
 
 /// Says in what received files differ from the sender's.
 fn note(from: SocketAddr, caveats: Caveats) {
-    let Caveats { unkept, copied } = caveats;
+    let Caveats { unkept, copied, foreign } = caveats;
     if unkept > 0 {
         status(&format!(
             "note: {from}: {unkept} files and folders have not all extended attributes that were sent: only root sets ACLs, nobody \
@@ -113,6 +113,11 @@ fn note(from: SocketAddr, caveats: Caveats) {
     if copied > 0 {
         status(&format!(
             "note: {from}: {copied} further names of files are copies: the system refuses hard links there\n"
+        ));
+    }
+    if foreign > 0 {
+        status(&format!(
+            "note: {from}: {foreign} files and links keep their modes and times: they belong to another user, and are not replaced\n"
         ));
     }
 }

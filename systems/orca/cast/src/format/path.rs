@@ -5,8 +5,9 @@ use super::MAX_PATH;
 /// The longest file name that Linux allows.
 const MAX_NAME: usize = 255;
 
-/// Receivers record the progress of streams in files next to the files of these streams. Their names begin with this. A
-/// sender that could write such a file could tell a receiver that it has the files of another sender's stream.
+/// Receivers record the progress of streams in files next to the files of these streams. Their names begin with this, and so do those of
+/// links that are not in their places yet. A sender that could write such a file could tell a receiver that it has the files of another
+/// sender's stream, in any folder: that of one receiver may be below that of another.
 pub const STATE_PREFIX: &[u8] = b".rackweave-cast-";
 
 /// Why a path is rejected.
@@ -24,7 +25,7 @@ pub enum PathError {
     /// A component is empty, `.` or `..`.
     #[error("a path with `.`, `..` or an empty component")]
     Escapes,
-    /// The path begins with [`STATE_PREFIX`].
+    /// A component begins with [`STATE_PREFIX`].
     #[error("a name that is reserved for the progress of receivers")]
     Reserved,
     /// The path contains a zero byte.
@@ -49,12 +50,12 @@ pub fn check_path(path: &[u8]) -> Result<(), PathError> {
     if path.contains(&0) {
         return Err(PathError::Zero);
     }
-    if path.starts_with(STATE_PREFIX) {
-        return Err(PathError::Reserved);
-    }
     for name in path.split(|byte| *byte == b'/') {
         if name.is_empty() || name == b"." || name == b".." {
             return Err(PathError::Escapes);
+        }
+        if name.starts_with(STATE_PREFIX) {
+            return Err(PathError::Reserved);
         }
         if name.len() > MAX_NAME {
             return Err(PathError::Long);

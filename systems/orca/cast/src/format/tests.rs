@@ -224,6 +224,8 @@ fn paths_that_lead_elsewhere_are_refused() {
         "",
         "a\0b",
         ".rackweave-cast-0.state",
+        "d/.rackweave-cast-0.link",
+        "d/.rackweave-cast-0/e",
     ] {
         assert!(check_path(path.as_bytes()).is_err(), "{path:?}");
         let mut got = Got::default();

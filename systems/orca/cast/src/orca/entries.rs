@@ -15,6 +15,8 @@ pub(super) struct Entries {
     parents: Vec<Option<u32>>,
     /// The file that an entry is a further name of.
     targets: BTreeMap<u32, u32>,
+    /// The further names of a file.
+    names: BTreeMap<u32, Vec<u32>>,
     /// The entry with the name that receivers may give to a file until it is complete.
     parts: BTreeMap<u32, u32>,
 }
@@ -41,6 +43,9 @@ impl Entries {
                 files.map(|(number, it)| (&it.header.path[..], number)).collect();
             let target = |(link, target)| Some((link, *files.get(target)?));
             this.targets = links.into_iter().filter_map(target).collect();
+            for (name, file) in &this.targets {
+                this.names.entry(*file).or_default().push(*name);
+            }
         }
         this.parts = parts(manifest);
         this
@@ -55,7 +60,8 @@ impl Entries {
         bytes.fold(0, |sum, bytes| sum.saturating_add(*bytes))
     }
 
-    /// Returns these entries and what has to be sent with them: the file that one is a further name of; the file whose name a receiver
+    /// Returns these entries and what has to be sent with them: the file that one is a further name of, and all names of a file, which a
+    /// receiver may replace at the first one only; the file whose name a receiver
     /// may take for the rest of an interrupted transfer of one, and so lose; and the directories that all are in, whose times change
     /// when something is put into them.
     pub(super) fn with_needed(&self, lacking: &Lacking) -> Lacking {
@@ -65,7 +71,8 @@ impl Entries {
             let target = self.targets.get(&entry).copied();
             let part = self.parts.get(&entry).copied();
             let parent = self.parents.get(entry as usize).copied().flatten();
-            for needed in [target, part, parent].into_iter().flatten() {
+            let names = self.names.get(&entry).into_iter().flatten().copied();
+            for needed in [target, part, parent].into_iter().flatten().chain(names) {
                 if !all.contains(needed) {
                     all.add(needed);
                     open.push(needed);
@@ -148,9 +155,9 @@ mod tests {
         };
         let family = ["d/", "d/e/", "d/e/x", "d/e/x.part", "d/e/x.part.part", "d/y"];
         assert_eq!(needed("d/e/x"), family);
-        assert_eq!(needed("d/e/x.part.part"), ["d/", "d/e/", "d/e/x.part.part", "d/y"]);
+        assert_eq!(needed("d/e/x.part.part"), needed("d/y"));
         assert_eq!(needed("d/e/z"), ["d/", "d/e/", "d/e/z"]);
-        assert_eq!(needed("d/y"), ["d/", "d/y"]);
+        assert_eq!(needed("d/y"), ["d/", "d/e/", "d/e/x.part.part", "d/y"]);
         assert_eq!(needed(&long), [&long, &part_of_long]);
     }
 }

@@ -5,11 +5,12 @@
 mod place;
 mod targets;
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-pub(super) use self::place::{Opened, parent};
-use self::place::{Place, Seen, change, find};
+pub(super) use self::place::Opened;
+use self::place::{Place, Places, Seen, split};
 use self::targets::Targets;
 use super::folder::FolderConfig;
 use super::{Answer, Comparison, Sink, SinkError, deleting, state};
@@ -109,16 +110,31 @@ impl Comparing {
         if delete != Delete::Never && !self.allows_deletion {
             return Ok(refused(manifest));
         }
-        let mut opened = Opened::new(dry_run);
-        let mut targets = Targets::new(manifest);
         let mut found = Found::new(manifest);
+        let place = match &self.place {
+            Some((root, config)) if dry_run => Some((root.as_is()?, config)),
+            place => place.as_ref().map(|(root, config)| (root.clone(), config)),
+        };
+        let mut places =
+            place.as_ref().map(|(root, config)| Places::new(root, config, manifest.purpose));
+        let mut targets = Targets::new(manifest);
         for (number, entry) in (0..).zip(&manifest.entries) {
-            let place = self.find(&mut opened, &mut targets, (number, entry), manifest.purpose)?;
-            targets.found(entry, place);
+            let place = match &mut places {
+                _ if self.takes_one && (number > 0 || !entry.header.is_file()) => {
+                    Place::Taken(ObstacleKind::Several, Difference::New)
+                }
+                Some(places) => {
+                    if places.config.cancel.is_set() {
+                        return Err(StoreError::Cancelled(places.config.folder.clone()).into());
+                    }
+                    targets.find(places, entry)?
+                }
+                None => Place::Lacking(Difference::New),
+            };
             found.add(number, entry, place);
         }
         let comparison = &mut found.comparison;
-        if let Some((root, config)) = &self.place
+        if let Some((root, config)) = &place
             && (delete == Delete::Later || dry_run)
             && comparison.obstacle.is_none()
             && !found.misplaced.is_empty()
@@ -128,11 +144,13 @@ impl Comparing {
                 Err(obstacle) => comparison.obstacle = Some(obstacle),
             }
         }
-        if let Some((root, config)) =
-            self.place.as_ref().filter(|_| !dry_run && found.comparison.obstacle.is_none())
+        if let Some(places) = places.as_mut().filter(|_| !dry_run)
+            && found.comparison.obstacle.is_none()
         {
-            found.change(root, config, &mut opened, &targets);
+            found.change(places, &targets)?;
         }
+        // Directories have their own modes again.
+        drop(places);
         let Found { lacking, differences, mut comparison, .. } = found;
         comparison.is_complete = lacking.is_empty();
         let is_due = match delete {
@@ -140,15 +158,13 @@ impl Comparing {
             Delete::Later => dry_run,
             Delete::Now => dry_run || comparison.is_complete,
         };
-        if let Some((root, _)) = self.place.as_ref().filter(|_| comparison.is_complete && !dry_run)
-        {
+        if let Some((root, _)) = place.as_ref().filter(|_| comparison.is_complete && !dry_run) {
             // An attempt that was killed in the end has left it.
             let headers = manifest.entries.iter().map(|entry| &entry.header);
             state::remove_of(root, part_number(&cast_hash(headers), &[0; HASH]));
         }
-        drop(opened);
         if let Some((root, config)) =
-            self.place.as_ref().filter(|_| is_due && comparison.obstacle.is_none())
+            place.as_ref().filter(|_| is_due && comparison.obstacle.is_none())
         {
             comparison.deletion.add(Deletion::Done(deleting::delete(root, config, manifest)?));
         }
@@ -158,30 +174,6 @@ impl Comparing {
         let Comparison { deletion, obstacle, .. } = comparison.clone();
         let findings = Findings { lacking, differences, deletion, obstacle };
         Ok(Answer { bytes: findings.encode().into(), comparison })
-    }
-
-    /// Returns what is at the place of an entry.
-    fn find(
-        &self,
-        opened: &mut Opened,
-        targets: &mut Targets<'_>,
-        (number, entry): (u32, &ManifestEntry),
-        purpose: Purpose,
-    ) -> Result<Place, SinkError> {
-        if self.takes_one && (number > 0 || !entry.header.is_file()) {
-            return Ok(Place::Taken(ObstacleKind::Several, Difference::New));
-        }
-        let Some((root, config)) = &self.place else {
-            return Ok(Place::Lacking(Difference::New));
-        };
-        if config.cancel.is_set() {
-            return Err(StoreError::Cancelled(root.path().to_owned()).into());
-        }
-        if let Some(target) = targets.of(&entry.header) {
-            return target.find(root, config, opened, entry, purpose);
-        }
-        let place = find(root, config, opened, entry, purpose)?;
-        targets.elsewhere(root, config, opened, (entry, place), purpose)
     }
 }
 
@@ -252,37 +244,44 @@ impl<'a> Found<'a> {
         comparison.lacking_bytes = comparison.lacking_bytes.saturating_add(bytes);
     }
 
+    /// Adds all names of the file that an entry is a name of to what is lacking.
+    fn lack_names(&mut self, number: u32, targets: &Targets<'_>) {
+        let header = &self.manifest.entries[number as usize].header;
+        targets.names(number, header).into_iter().for_each(|it| self.lack(it));
+    }
+
     /// Gives files their first names, and entries their modes, times and attributes. What cannot get them, or be synced, is sent again: then
     /// the cause is reported.
-    fn change(
-        &mut self,
-        root: &Dir,
-        config: &FolderConfig,
-        opened: &mut Opened,
-        targets: &Targets<'_>,
-    ) {
-        let entries = &self.manifest.entries;
-        for number in std::mem::take(&mut self.links) {
-            let entry = &entries[number as usize];
-            if !targets.link(root, opened, entry) || config.sync && !is_synced(root, opened, entry)
-            {
-                // All names are those of the file that is sent then.
-                std::iter::once(number).chain(targets.names(entry)).for_each(|it| self.lack(it));
+    fn change(&mut self, places: &mut Places<'_>, targets: &Targets<'_>) -> Result<(), SinkError> {
+        let manifest = self.manifest;
+        // The entries in each directory that is synced in the end.
+        let mut changed: BTreeMap<&[u8], Vec<u32>> = BTreeMap::new();
+        let links = std::mem::take(&mut self.links).into_iter().map(|number| (number, None));
+        let changes = std::mem::take(&mut self.changes).into_iter();
+        let changes = links.chain(changes.map(|(number, found)| (number, Some(found))));
+        for (number, found) in changes {
+            let entry = &manifest.entries[number as usize];
+            let header = &entry.header;
+            let is_changed = match found {
+                None => targets.link(places, entry)?,
+                Some(found) => {
+                    let copy = targets.copy(header);
+                    places.change(copy.as_ref().unwrap_or(header), found)?
+                }
+            };
+            match is_changed {
+                false => self.lack_names(number, targets),
+                true if header.is_directory() => {}
+                true => changed.entry(split(&header.path).0).or_default().push(number),
             }
         }
-        for (number, found) in std::mem::take(&mut self.changes) {
-            let header = &entries[number as usize].header;
-            let copy = targets.copy(header);
-            if !change(root, config, opened, copy.as_ref().unwrap_or(header), found) {
-                self.lack(number);
+        for (folder, numbers) in changed.into_iter().filter(|_| places.config.sync) {
+            if !places.sync(folder)? {
+                numbers.into_iter().for_each(|number| self.lack_names(number, targets));
             }
         }
+        Ok(())
     }
-}
-
-/// Syncs the directory of an entry. Returns whether it is synced.
-fn is_synced(root: &Dir, opened: &mut Opened, entry: &ManifestEntry) -> bool {
-    parent(root, opened, &entry.header.path).is_some_and(|(dir, _)| dir.sync().is_ok())
 }
 
 /// Returns the answer of a receiver that deletes nothing.

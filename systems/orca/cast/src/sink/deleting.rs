@@ -5,21 +5,22 @@
 //! 2. What the sender excludes or skips stays, and so does each directory that something stays in.
 //! 3. No link is followed: a link is removed itself, and each directory is opened in its parent.
 //!
-//! Rackweave's own: progress of transfers stays, as do incomplete files that another transfer writes, and what is on another file
+//! Rackweave's own: progress of transfers stays, as do incomplete files that another transfer writes, but no link that a killed
+//! transfer has left before it had its name. What is on another file
 //! system or another mount is not deleted, which is a failure. A dry run changes no mode: what it cannot look into it counts as failed.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::ffi::OsStr;
+use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::Path;
 
-use super::comparing::{Opened, parent};
+use super::comparing::Opened;
 use super::folder::FolderConfig;
 use super::{SinkError, attributes, state};
 use crate::excludes::Excludes;
 use crate::format::{Deleted, Manifest, Obstacle, ObstacleKind, STATE_PREFIX};
 use crate::store::disk::{FileKind, Stat};
-use crate::store::{Dir, Entry, PART, StoreError};
+use crate::store::{Dir, Entry, PART, StoreError, failed, is_exhausted, is_left_link};
 
 /// The deepest directories below one of the manifest that are deleted: each level takes a file descriptor while it is.
 const MAX_DEPTH: u32 = 200;
@@ -66,11 +67,11 @@ pub(super) fn delete(
         dry_run,
         deleted: Deleted::default(),
     };
-    let mut opened = Opened::new(dry_run);
+    let mut opened = Opened::new(root, dry_run);
     for entry in manifest.entries.iter().filter(|entry| entry.header.is_directory()) {
         let header = &entry.header;
-        let Some((above, name)) = parent(root, &mut opened, &header.path) else { continue };
-        let (Some(found), Some(dir)) = (above.entry(name).stat(), above.existing(name)) else {
+        let Some((above, name)) = opened.parent(&header.path)? else { continue };
+        let (Some(found), Some(dir)) = (above.entry(name).stat(), above.existing(name)?) else {
             continue;
         };
         this.device = (found.id.0, dir.mount());
@@ -108,9 +109,9 @@ pub(super) fn make_room(
             dry_run,
             deleted: Deleted::default(),
         };
-        let (mut opened, mut obstacle) = (Opened::new(dry_run), None);
+        let (mut opened, mut obstacle) = (Opened::new(root, dry_run), None);
         for (kind, path) in entries {
-            let Some((above, name)) = parent(root, &mut opened, path) else { continue };
+            let Some((above, name)) = opened.parent(path)? else { continue };
             let Some(found) = above.entry(name).stat() else { continue };
             this.device = (found.id.0, above.mount());
             if !this.remove(&above, name, path.to_vec(), 0)? {
@@ -151,10 +152,7 @@ impl Deleting<'_> {
 
     /// Deletes what is in a directory of the manifest and does not stay.
     fn clean(&mut self, dir: &Dir, path: &[u8]) -> Result<(), SinkError> {
-        let Ok(names) = dir.names() else {
-            self.deleted.fail(path.to_vec());
-            return Ok(());
-        };
+        let Some(names) = self.names(dir, path)? else { return Ok(()) };
         let stays = self.known.get(path);
         let others = names.into_iter().filter(|name| {
             let is_known = |stays: &BTreeSet<&[u8]>| stays.contains(name.as_bytes());
@@ -195,14 +193,15 @@ impl Deleting<'_> {
             return Ok(!self.dry_run);
         };
         let is_directory = found.kind == FileKind::Directory;
-        if name.as_bytes().starts_with(STATE_PREFIX)
+        let is_progress = name.as_bytes().starts_with(STATE_PREFIX);
+        if is_progress && (is_directory || !is_left_link(name))
             || self.excludes.matches(Path::new(OsStr::from_bytes(&path)), is_directory)
         {
             return Ok(false);
         }
         match is_directory {
             true => self.remove_directory(&entry, &found, path, depth),
-            false => Ok(self.remove_file(&entry, &found, path)),
+            false => self.remove_file(&entry, &found, path),
         }
     }
 
@@ -213,7 +212,7 @@ impl Deleting<'_> {
         path: Vec<u8>,
         depth: u32,
     ) -> Result<bool, SinkError> {
-        let inside = entry.dir().existing(entry.name());
+        let inside = entry.dir().existing(entry.name())?;
         let is_here = |inside: &Dir| (found.id.0, inside.mount()) == self.device;
         let Some(inside) = inside.filter(|inside| depth < MAX_DEPTH && is_here(inside)) else {
             self.deleted.fail(path);
@@ -235,10 +234,7 @@ impl Deleting<'_> {
         path: Vec<u8>,
         depth: u32,
     ) -> Result<bool, SinkError> {
-        let Ok(names) = inside.names() else {
-            self.deleted.fail(path);
-            return Ok(false);
-        };
+        let Some(names) = self.names(inside, &path)? else { return Ok(false) };
         let mut is_empty = true;
         for name in &names {
             is_empty &= self.remove(inside, name, joined(&path, name), depth + 1)?;
@@ -254,13 +250,20 @@ impl Deleting<'_> {
         Ok(false)
     }
 
-    fn remove_file(&mut self, entry: &Entry, found: &Stat, path: Vec<u8>) -> bool {
+    fn remove_file(
+        &mut self,
+        entry: &Entry,
+        found: &Stat,
+        path: Vec<u8>,
+    ) -> Result<bool, SinkError> {
         let target = path.strip_suffix(PART.as_bytes()).filter(|_| found.kind == FileKind::File);
         // The lock is kept until the file has no name any more.
-        let part = target.filter(|_| !self.dry_run);
-        let part = part.and_then(|target| Some((target, entry.open_read()?)));
+        let part = match target.filter(|_| !self.dry_run) {
+            Some(target) => entry.open_read()?.map(|file| (target, file)),
+            None => None,
+        };
         if part.as_ref().is_some_and(|(_, file)| !file.lock()) {
-            return false;
+            return Ok(false);
         }
         let removed = match self.dry_run {
             true => entry.dir().may_change(),
@@ -273,7 +276,19 @@ impl Deleting<'_> {
             file.unlock();
         }
         self.count(removed, path);
-        removed
+        Ok(removed)
+    }
+
+    /// Returns the names in a directory; `None` if it cannot be read.
+    fn names(&mut self, dir: &Dir, path: &[u8]) -> Result<Option<Vec<OsString>>, SinkError> {
+        match dir.names() {
+            Ok(names) => Ok(Some(names)),
+            Err(error) if is_exhausted(&error) => Err(failed(dir.path(), error).into()),
+            Err(_) => {
+                self.deleted.fail(path.to_vec());
+                Ok(None)
+            }
+        }
     }
 
     fn count(&mut self, removed: bool, path: Vec<u8>) {

@@ -11,17 +11,20 @@ use super::handover::{Handover, Handovers};
 use super::state::{self, Done, Found, Place, State};
 use rackweave_wire::orca::Reason;
 
+use self::resumed::resume_after;
 use super::{Caveats, FileDone, Sink, SinkError, attributes};
 use crate::format::tree::chunk_hash;
 use crate::format::{
     CHUNK, DecodeError, Decoder, FileHeader, Hash, Kept, Resume, StreamDigest, Visitor,
 };
-use crate::store::disk::{DiskFile, Reading};
+use crate::store::disk::{DiskFile, FileKind, Reading, Stat};
 use crate::store::{
-    BlockConfig, BlockStore, Cancel, Dir, Entry, Finish, StoreError, UntilCancelled, failed,
+    BlockConfig, BlockStore, Cancel, Dir, Entry, Finish, PART, StoreError, UntilCancelled, failed,
+    fault,
 };
 
 mod links;
+mod resumed;
 
 /// What a sender has sent of a file, in bytes, by the time it learns that the receiver has it already: its window.
 const SENT_AHEAD: u64 = 8 << 20;
@@ -81,6 +84,8 @@ struct Writer {
     done: Vec<FileDone>,
     /// The digest of the files and directories that are complete.
     digest: StreamDigest,
+    /// The directory of links that are not synced yet.
+    unsynced: Option<Dir>,
     /// Directories that get their times and modes once no more files are put into them.
     directories: Vec<FileHeader>,
     /// What a hard link of the stream can be to.
@@ -143,6 +148,7 @@ impl Folder {
             ended: false,
             done: Vec::new(),
             digest: StreamDigest::default(),
+            unsynced: None,
             directories: Vec::new(),
             names: Names::new(),
             caveats: Caveats::default(),
@@ -150,7 +156,7 @@ impl Folder {
         if let Some(handover) = handover {
             return writer.go_on(handover);
         }
-        let found = state::load(&root, stream).map(|found| writer.keep_present(found));
+        let found = state::load(&root, stream)?.map(|found| writer.keep_present(found));
         let found = found.transpose()?;
         let found = found.filter(|found| !found.done.is_empty() || found.current.is_some());
         let Some(found) = found else {
@@ -169,19 +175,6 @@ impl Folder {
         writer.directories = directories.map(|done| done.header).collect();
         writer.resume(resume)
     }
-}
-
-/// Returns the position to which the entries of a state lead.
-fn resume_after(found: &Found) -> Resume {
-    let mut digest = StreamDigest::default();
-    for done in &found.done {
-        digest.file(&done.header);
-        done.hash.iter().for_each(|hash| digest.file_end(hash));
-    }
-    let last = found.done.last().map(|done| done.after).unwrap_or_default();
-    let Place { at, files, bytes } = found.current.as_ref().map_or(last, |current| current.1);
-    let file = found.current.as_ref().map(|(header, _)| (header.clone(), Vec::new()));
-    Resume { files, bytes, file, single: None, at, digest }
 }
 
 /// Returns the hash of a file; `None` if it cannot be read.
@@ -228,6 +221,8 @@ pub(super) fn hashes_on_disk(
 ///
 /// Returns whether it has the extended attributes.
 pub(super) fn set_attributes(file: &dyn DiskFile, header: &FileHeader) -> io::Result<bool> {
+    let stat = file.stat()?;
+    fault::owner(stat.id)?;
     let kept = attributes::keep(file, header.attributes.as_deref(), header.mode.into());
     let stat = file.stat()?;
     if stat.mode != kept.mode {
@@ -239,6 +234,11 @@ pub(super) fn set_attributes(file: &dyn DiskFile, header: &FileHeader) -> io::Re
     Ok(kept.all)
 }
 
+/// Returns whether the system lets this user set the mode and time of a file.
+fn is_to_set(file: &dyn DiskFile, found: &Stat) -> bool {
+    fault::owner(found.id).is_ok() && (found.is_own || file.set_modified(found.modified).is_ok())
+}
+
 /// Returns an identifier of a file's content: its name and attributes. Another content is found by the hash of the file.
 fn content(header: &FileHeader) -> Hash {
     let mut bytes = Vec::new();
@@ -247,45 +247,6 @@ fn content(header: &FileHeader) -> Hash {
 }
 
 impl Writer {
-    /// Goes on at a position.
-    fn resume(mut self, mut resume: Resume) -> Result<Folder, SinkError> {
-        (self.files, self.bytes) = (resume.files, resume.bytes);
-        self.digest = resume.digest.clone();
-        self.resume_file(&mut resume)?;
-        let begins_at = resume.at;
-        Ok(Folder { decoder: Decoder::resume(resume), writer: self, begins_at })
-    }
-
-    /// Goes on where the attempt before has found another file than the one that is sent: with that file.
-    fn go_on(mut self, handover: Handover) -> Result<Folder, SinkError> {
-        let Handover { state, header, place, digest, done, directories, names } = handover;
-        (self.state, self.done, self.directories) = (state, done, directories);
-        self.names = names;
-        let Place { at, files, bytes } = place;
-        self.resume(Resume {
-            files,
-            bytes,
-            file: Some((header, Vec::new())),
-            single: None,
-            at,
-            digest,
-        })
-    }
-
-    /// Leaves what this attempt has found and written to the next one.
-    fn hand_over(&mut self, header: FileHeader, place: Place) {
-        let handover = Handover {
-            state: self.state.take(),
-            header,
-            place,
-            digest: std::mem::take(&mut self.digest),
-            done: std::mem::take(&mut self.done),
-            directories: std::mem::take(&mut self.directories),
-            names: std::mem::take(&mut self.names),
-        };
-        self.config.handovers.put(self.stream, handover);
-    }
-
     /// Opens the directory with this path in the stream, and creates directories that do not exist.
     fn open_dir(&mut self, path: &[u8]) -> Result<Dir, SinkError> {
         if self.opened.0 != path {
@@ -328,33 +289,6 @@ impl Writer {
         })
     }
 
-    /// Returns of what an earlier attempt has left everything before the first file that is not there, or has another content.
-    fn keep_present(&mut self, mut found: Found) -> Result<Found, SinkError> {
-        let (mut present, mut names) = (0, Names::new());
-        for done in &found.done {
-            let content = done.header.hard_link().map(|target| names.get(target).copied());
-            if content == Some(None) || !self.is_present(done, content.flatten())? {
-                break;
-            }
-            if let (Some(length), Some(hash)) = (done.header.length, done.hash) {
-                names.insert(done.header.path.clone(), (length, hash));
-            }
-            state::remove_table(&self.root, &done.header);
-            present += 1;
-        }
-        let Some(first) = found.done.get(present) else {
-            self.left = found.current.as_ref().map(|(header, _)| header.path.clone());
-            return Ok(found);
-        };
-        // The earlier attempt may have been interrupted before the last file got its name.
-        let unnamed = present + 1 == found.done.len() && found.current.is_none();
-        self.left = unnamed.then(|| first.header.path.clone());
-        let begun = first.begun.filter(|_| unnamed);
-        found.current = begun.map(|place| (first.header.clone(), place));
-        found.done.truncate(present);
-        Ok(found)
-    }
-
     /// Returns the hash of a file that others may have written, with `sync` of what is on the disk.
     fn hash_of(&self, file: &dyn DiskFile, entry: &Entry) -> Result<Option<Hash>, SinkError> {
         match self.config.sync {
@@ -363,45 +297,22 @@ impl Writer {
         }
     }
 
-    /// Returns whether a file or directory of an earlier attempt is there. A file must have its content: it is hashed, since a
-    /// file that is changed within a tick of the clock has the times and the length that were recorded. A further name may be a copy
-    /// of that content.
-    fn is_present(&mut self, done: &Done, content: Option<(u64, Hash)>) -> Result<bool, SinkError> {
-        if let Some(target) = done.header.symbolic_link() {
-            let Ok(entry) = self.place(&done.header) else { return Ok(false) };
-            let is_there = entry.target().is_some_and(|it| it.as_bytes() == target);
-            return Ok(is_there && (!self.config.sync || entry.dir().sync().is_ok()));
-        }
-        if let (Some(target), Some(content)) = (done.header.hard_link(), content) {
-            let (Ok(name), Ok(target)) = (self.place(&done.header), self.place_of(target)) else {
-                return Ok(false);
-            };
-            let (Some(found), Some(file)) = (name.stat(), target.stat()) else { return Ok(false) };
-            return Ok(found.id == file.id || self.copy_at(&name, content)?.is_some());
-        }
-        let Done { header, hash: Some(hash), .. } = done else {
-            // Its files are checked one by one.
-            return Ok(self.open_dir(&done.header.path).is_ok());
-        };
-        let Ok(entry) = self.place(header) else { return Ok(false) };
-        let Some(file) = entry.open_read() else { return Ok(false) };
-        let sync = || !self.config.sync || file.sync().is_ok() && entry.dir().sync().is_ok();
-        Ok(file.stat().is_ok_and(|stat| Some(stat.len) == header.length)
-            && self.hash_of(&*file, &entry)? == Some(*hash)
-            && set_attributes(&*file, header).is_ok()
-            && sync())
-    }
-
     /// Returns a file that may be the one that is sent: it has the length. Its hash, which is compared in the end, decides. A file that
     /// may be replaced and has another modification time is compared only if that can save something: the sender learns
     /// from the end of the file on that it was another one, and begins it again.
     fn find(&mut self, header: &FileHeader, at: u64) -> Result<Option<Known>, SinkError> {
         let entry = self.place(header)?;
-        let found = entry.open_read().and_then(|file| Some((file.stat().ok()?, file)));
+        let found = entry.open_read()?.and_then(|file| Some((file.stat().ok()?, file)));
         let Some((stat, file)) = found else { return Ok(None) };
         let same_time = stat.modified == (header.mtime_s, header.mtime_ns);
         let worth = same_time || !self.config.overwrite || stat.len > SENT_AHEAD;
         if Some(stat.len) != header.length || !worth {
+            return Ok(None);
+        }
+        let is_same =
+            same_time && stat.mode == u32::from(header.mode) && header.attributes.is_none();
+        if self.config.overwrite && !is_same && !is_to_set(&*file, &stat) {
+            // A file of this user takes its place.
             return Ok(None);
         }
         let hash = self.hash_of(&*file, &entry)?;
@@ -410,16 +321,64 @@ impl Writer {
         Ok(Some(Known { file, dir: entry.dir().clone(), path, header, hash, at }))
     }
 
+    /// Gives a file that is there the mode, time and attributes that it should have. Where files are not replaced, one that belongs to
+    /// somebody else stays as it is.
+    fn keep_attributes(&mut self, file: &dyn DiskFile, header: &FileHeader) -> io::Result<()> {
+        match set_attributes(file, header) {
+            Ok(is_kept) => self.caveats.unkept += u64::from(!is_kept),
+            Err(error)
+                if error.kind() == io::ErrorKind::PermissionDenied && !self.config.overwrite =>
+            {
+                self.caveats.foreign += 1;
+            }
+            Err(error) => return Err(error),
+        }
+        Ok(())
+    }
+
+    /// Syncs a directory once no more links are made in it.
+    fn sync_later(&mut self, dir: &Dir) -> Result<(), SinkError> {
+        if self.config.sync && self.unsynced.as_ref().is_none_or(|it| it.path() != dir.path()) {
+            self.sync_links()?;
+            self.unsynced = Some(dir.clone());
+        }
+        Ok(())
+    }
+
+    /// Makes the links permanent that were made.
+    fn sync_links(&mut self) -> Result<(), SinkError> {
+        Ok(self.unsynced.take().map_or(Ok(()), |dir| dir.sync())?)
+    }
+
+    /// Makes room for an entry where an interrupted transfer of another file has left something, unless that goes on. Nothing but its
+    /// progress is lost.
+    fn clear_rest(&self, to: &Entry, header: &FileHeader) -> Result<(), SinkError> {
+        let of = header.path.strip_suffix(PART.as_bytes());
+        let of = of.filter(|_| self.config.only.is_none());
+        let is_rest = |of: &[u8]| {
+            let found = to.stat().filter(|found| found.kind == FileKind::File);
+            found.is_some_and(|found| state::is_rest(&self.root, of, &found))
+        };
+        let Some(of) = of.filter(|of| is_rest(of)) else { return Ok(()) };
+        let Some(file) = to.open_read()? else { return Ok(()) };
+        if !file.lock() {
+            return Err(StoreError::Busy(to.path()).into());
+        }
+        let table = self.root.entry(&state::table_name(of));
+        let removed = to.remove().and_then(|()| table.remove());
+        file.unlock();
+        removed.map_err(|error| failed(&to.path(), error).into())
+    }
+
     /// Keeps a file that is the one that was sent, and gives it the mode and time that it should have.
     fn keep(&mut self, known: Known, length: u64, at: u64) -> Result<(), SinkError> {
         let Known { file, dir, path, header, hash, .. } = known;
         let wrap = |error| failed(&path, error);
-        let is_kept = set_attributes(&*file, &header).map_err(wrap)?;
-        self.caveats.unkept += u64::from(!is_kept);
+        self.keep_attributes(&*file, &header).map_err(wrap)?;
         if self.config.sync {
             // Whoever wrote it may not have synced it.
             file.sync().map_err(wrap)?;
-            dir.sync()?;
+            self.sync_later(&dir)?;
         }
         state::remove_table(&self.root, &header);
         self.done.push(FileDone { path, bytes: length, hash });
@@ -464,31 +423,6 @@ impl Writer {
         })?;
         let header = header.clone();
         self.current = Some(Current { store, entry, header, bytes: 0, resumable });
-        Ok(())
-    }
-
-    /// Handles that the file that was found is not the one that is sent: the next attempt at the stream begins with it,
-    /// if it may be replaced.
-    fn replace_known(&mut self) -> Result<(), SinkError> {
-        let Some(Known { path, header, at, .. }) = self.known.take() else { return Ok(()) };
-        if !self.config.overwrite {
-            return Err(StoreError::Exists(path).into());
-        }
-        let place = self.place_at(at);
-        self.note(|state| state.begin(&header, place))?;
-        self.hand_over(header, place);
-        Err(SinkError::Again(path))
-    }
-
-    /// Opens the file that was being written, and moves `resume` past its chunks up to the first one that is missing.
-    fn resume_file(&mut self, resume: &mut Resume) -> Result<(), SinkError> {
-        let Some((header, hashes)) = &mut resume.file else { return Ok(()) };
-        self.open(header)?;
-        let kept = self.kept()?;
-        let right = kept.hashes.len() as u64;
-        (*hashes, resume.single) = (kept.hashes, kept.single);
-        // Offsets in a stream have 48 bits, but the stored state may contain anything.
-        resume.at = resume.at.saturating_add(header.bytes_before(right)).min(u64::MAX >> 1);
         Ok(())
     }
 
@@ -580,6 +514,8 @@ impl Visitor for Writer {
                 return Ok(());
             }
         }
+        let place = self.place(header)?;
+        self.clear_rest(&place, header)?;
         self.open(header)?;
         if self.current.as_ref().is_some_and(|current| current.resumable) {
             let place = self.place_at(at);
@@ -656,6 +592,7 @@ impl Visitor for Writer {
     }
 
     fn end(&mut self, _: u64, _: u64) -> Result<(), SinkError> {
+        self.sync_links()?;
         for header in std::mem::take(&mut self.directories).iter().rev() {
             // The files are correct, and the attributes of a directory are not worth an error.
             if let Ok(folder) = self.open_dir(&header.path) {

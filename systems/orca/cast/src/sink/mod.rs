@@ -178,6 +178,8 @@ pub struct Caveats {
     pub unkept: u64,
     /// The number of further names of files that are copies, because the system refuses hard links there.
     pub copied: u64,
+    /// The number of files and links that keep their modes and times, because they belong to another user and are not replaced.
+    pub foreign: u64,
 }
 
 /// What a manifest was found to have in common with a receiver's files.

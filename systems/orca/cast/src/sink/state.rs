@@ -18,7 +18,7 @@ use crate::format::{
     CHUNK, DecodeError, Decoder, FileHeader, HASH, Hash, Resume, StreamDigest, Visitor,
 };
 use crate::store::disk::{DiskFile, Reading, Stat, is_incomplete, write_all_at};
-use crate::store::{Dir, fault};
+use crate::store::{Dir, StoreError, fault};
 
 const MAGIC: &[u8] = b"rackweave cast: state of an interrupted transfer, version 4\n";
 
@@ -353,9 +353,9 @@ fn parse(mut bytes: &[u8], stream: u128) -> Option<Found> {
 }
 
 /// Reads the state that an earlier attempt at this stream has left.
-pub(super) fn load(dir: &Dir, stream: u128) -> Option<Found> {
+pub(super) fn load(dir: &Dir, stream: u128) -> Result<Option<Found>, StoreError> {
     let mut bytes = Vec::new();
-    let file = dir.entry(&name(stream)).open_read()?;
-    Reading(&*file, 0).take(MAX_STATE).read_to_end(&mut bytes).ok()?;
-    parse(&bytes, stream)
+    let Some(file) = dir.entry(&name(stream)).open_read()? else { return Ok(None) };
+    let read = Reading(&*file, 0).take(MAX_STATE).read_to_end(&mut bytes);
+    Ok(read.ok().and_then(|_| parse(&bytes, stream)))
 }

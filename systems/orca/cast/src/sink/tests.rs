@@ -6,6 +6,7 @@ mod links;
 mod parts;
 mod resumed;
 mod synced;
+mod unprivileged;
 
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;

@@ -440,6 +440,10 @@ impl Walk<'_> {
             return Ok(());
         }
         for inside in names_in(local).map_err(|error| read_error(local, error))? {
+            // A folder that is sent may be one that something was received into.
+            if inside.as_bytes().starts_with(format::STATE_PREFIX) {
+                continue;
+            }
             let path = local.join(&inside);
             let meta = metadata_of(&path).map_err(|error| read_error(&path, error))?;
             let name = [name, b"/", inside.as_bytes()].concat();

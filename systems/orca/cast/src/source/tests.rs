@@ -264,6 +264,20 @@ fn a_mode_is_sent_without_what_an_acl_gives_to_others() {
 }
 
 /// Somebody who may rename a folder exchanges it for a link while the sender walks or reads.
+/// A folder may be one that something was received into.
+#[test]
+fn the_progress_of_a_receiver_is_not_sent() {
+    let folder = tempfile::tempdir().unwrap();
+    let root = folder.path().join("d");
+    std::fs::create_dir_all(root.join(".rackweave-cast-1")).unwrap();
+    for name in [".rackweave-cast-0.state", "x"] {
+        std::fs::write(root.join(name), b"").unwrap();
+    }
+    let listing = Listing::new(&[root]).unwrap();
+    let paths: Vec<_> = listing.headers().into_iter().map(|it| it.path).collect();
+    assert_eq!(paths, [&b"d"[..], b"d/x"]);
+}
+
 #[test]
 fn nothing_is_read_through_a_link_in_the_place_of_a_folder() {
     let folder = tempfile::tempdir().unwrap();

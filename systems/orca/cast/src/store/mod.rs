@@ -51,7 +51,7 @@ use self::disk::{
     DiskFile, FileKind, INCOMPLETE, Part, PartError, Stat, is_incomplete, write_all_at,
 };
 pub use self::place::{Dir, Entry};
-pub(crate) use self::place::{PART, failed, part_name, refuses_links};
+pub(crate) use self::place::{PART, failed, is_exhausted, is_left_link, part_name, refuses_links};
 use self::table::Table;
 use crate::format::tree::chunk_hash;
 use crate::format::{CHUNK, Hash};
@@ -75,6 +75,11 @@ pub enum StoreError {
     /// The file would exceed a limit of the process or of the file system.
     #[error("{0} would be larger than the file system or `ulimit -f` allows")]
     TooLarge(PathBuf),
+    /// Nothing more can be opened, and so it is not known what is there.
+    #[error(
+        "cannot open {0}: this process, or the system, has as many files open as it may (`ulimit -n`)"
+    )]
+    ManyOpen(PathBuf),
     /// Another transfer holds the lock on the incomplete file.
     #[error("another transfer is writing {0}")]
     Busy(PathBuf),
@@ -279,7 +284,8 @@ impl BlockStore {
         };
         let table = entry.as_ref().zip(length);
         let left = table.filter(|_| resume);
-        let left = left.and_then(|(entry, length)| Table::open(entry, &content, length));
+        let left = left.map(|(entry, length)| Table::open(entry, &content, length));
+        let left = left.transpose()?.flatten();
         let (mut part, kind) = (target.part(), target.kind());
         let mut is_known = ours || left.is_some();
         let is_free = part
@@ -295,7 +301,7 @@ impl BlockStore {
         let buffer = Vec::new();
         if let (Some(table), Some(length)) = (&left, length)
             && part.kind().is_none()
-            && let Some(file) = target.open_read()
+            && let Some(file) = target.open_read()?
             && file.settle().is_ok()
         {
             let have = check_all(&*file, length, table, &cancel)
@@ -584,6 +590,38 @@ pub(crate) mod fault {
         /// The error of all hard links.
         pub(crate) static LINKS: std::cell::Cell<Option<std::io::ErrorKind>> =
             const { std::cell::Cell::new(None) };
+    }
+
+    #[cfg(test)]
+    thread_local! {
+        /// The file or link that belongs to another user.
+        pub(crate) static FOREIGN: std::cell::Cell<Option<(u64, u64)>> =
+            const { std::cell::Cell::new(None) };
+
+        /// How many times a directory was synced.
+        pub(crate) static SYNCED: std::cell::Cell<u32> = const { std::cell::Cell::new(0) };
+    }
+
+    #[cfg(not(test))]
+    #[expect(clippy::unnecessary_wraps, reason = "tests fail here")]
+    pub(crate) const fn owner(_: (u64, u64)) -> std::io::Result<()> {
+        Ok(())
+    }
+
+    #[cfg(test)]
+    pub(crate) fn owner(id: (u64, u64)) -> std::io::Result<()> {
+        match FOREIGN.get() == Some(id) {
+            true => Err(std::io::ErrorKind::PermissionDenied.into()),
+            false => Ok(()),
+        }
+    }
+
+    #[cfg(not(test))]
+    pub(crate) const fn synced() {}
+
+    #[cfg(test)]
+    pub(crate) fn synced() {
+        SYNCED.set(SYNCED.get() + 1);
     }
 
     #[cfg(not(test))]

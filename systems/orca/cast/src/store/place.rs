@@ -7,11 +7,20 @@ use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use rustix::io::Errno;
+
 use super::disk::{self, Directory, DiskFile, FileKind, Open, Part, PartError, Stat};
 use super::{StoreError, fault};
+use crate::format::STATE_PREFIX;
 
 /// The suffix of an incomplete file.
 pub(crate) const PART: &str = ".part";
+
+/// The suffix of a link that does not have its own name yet.
+const LINK: &[u8] = b".link";
+
+/// The most names that are tried for such a link.
+const MAX_ASIDE: u32 = 16;
 
 /// The longest name of a file in Linux, in bytes.
 const MAX_NAME: usize = 255;
@@ -42,8 +51,30 @@ pub(crate) fn part_name(name: &OsStr) -> OsString {
     part
 }
 
+/// Returns whether a name is that of a link before it gets its own: what has it was left by an attempt that was killed.
+pub(crate) fn is_left_link(name: &OsStr) -> bool {
+    name.as_bytes().starts_with(STATE_PREFIX) && name.as_bytes().ends_with(LINK)
+}
+
+/// Returns whether a process, or the system, has as many open files as it can have.
+pub(crate) fn is_exhausted(error: &io::Error) -> bool {
+    matches!(Errno::from_io_error(error), Some(Errno::MFILE | Errno::NFILE))
+}
+
+/// Returns what was opened; `None` if there is none that can be opened. Where nothing more can be opened, that is not known.
+fn existing<T>(path: PathBuf, opened: io::Result<T>) -> Result<Option<T>, StoreError> {
+    match opened {
+        Ok(opened) => Ok(Some(opened)),
+        Err(error) if is_exhausted(&error) => Err(StoreError::ManyOpen(path)),
+        Err(_) => Ok(None),
+    }
+}
+
 pub(crate) fn failed(path: &Path, source: io::Error) -> StoreError {
     let path = path.to_owned();
+    if is_exhausted(&source) {
+        return StoreError::ManyOpen(path);
+    }
     match source.kind() {
         io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => {
             StoreError::Full { path, needs: None, free: None }
@@ -121,9 +152,22 @@ impl Dir {
     }
 
     /// Opens the subdirectory of this name if there is one; a link is none.
-    pub(crate) fn existing(&self, name: &OsStr) -> Option<Self> {
-        let is_directory = self.entry(name).kind() == Some(FileKind::Directory);
-        is_directory.then(|| self.subdir(name).ok()).flatten()
+    ///
+    /// # Errors
+    /// If nothing more can be opened.
+    pub(crate) fn existing(&self, name: &OsStr) -> Result<Option<Self>, StoreError> {
+        if self.entry(name).kind() != Some(FileKind::Directory) {
+            return Ok(None);
+        }
+        let path = self.path.join(name);
+        let found = existing(path.clone(), self.on.subdir(name))?;
+        Ok(found.map(|on| Self { on, path }))
+    }
+
+    /// Returns the same directory, of which nothing changes its mode to be opened, not for a moment either.
+    pub(crate) fn as_is(&self) -> Result<Self, StoreError> {
+        let on = self.on.as_is().map_err(|error| failed(&self.path, error))?;
+        Ok(Self { on, path: self.path.clone() })
     }
 
     /// Returns the names in it.
@@ -133,6 +177,7 @@ impl Dir {
 
     /// Makes the names in it permanent.
     pub(crate) fn sync(&self) -> Result<(), StoreError> {
+        fault::synced();
         self.on.sync().map_err(|error| failed(&self.path, error))
     }
 
@@ -233,13 +278,19 @@ impl Entry {
     }
 
     /// Opens a regular file for reading; anything else counts as absent.
-    pub(crate) fn open_read(&self) -> Option<Box<dyn DiskFile>> {
-        self.open(Open::Read).ok()
+    ///
+    /// # Errors
+    /// If nothing more can be opened.
+    pub(crate) fn open_read(&self) -> Result<Option<Box<dyn DiskFile>>, StoreError> {
+        existing(self.path(), self.open(Open::Read))
     }
 
     /// Opens a regular file for reading and writing; anything else counts as absent.
-    pub(crate) fn open_update(&self) -> Option<Box<dyn DiskFile>> {
-        self.open(Open::Update).ok()
+    ///
+    /// # Errors
+    /// If nothing more can be opened.
+    pub(crate) fn open_update(&self) -> Result<Option<Box<dyn DiskFile>>, StoreError> {
+        existing(self.path(), self.open(Open::Update))
     }
 
     /// Creates a file; fails if the name is taken.
@@ -278,9 +329,7 @@ impl Entry {
         if self.kind().is_none() {
             return self.new_link(file);
         }
-        let aside = self.free_name()?;
-        aside.new_link(file)?;
-        aside.rename(self)
+        self.put(true, |aside| aside.new_link(file))
     }
 
     /// Gives this name to a new symbolic link of this time, which it has before the link has the name. With `replace` what has the name
@@ -291,18 +340,33 @@ impl Entry {
         modified: (i64, u32),
         replace: bool,
     ) -> io::Result<()> {
-        fault::step()?;
-        let aside = self.free_name()?;
-        self.dir.on.symlink(target, &aside.name)?;
-        let made = (aside.set_link_modified(modified)).and_then(|()| {
+        self.put(replace, |aside| {
             fault::step()?;
-            self.dir.on.rename(&aside.name, &self.name, replace)
-        });
-        if made.is_err() {
+            self.dir.on.symlink(target, &aside.name)?;
+            aside.set_link_modified(modified)
+        })
+    }
+
+    /// Gives this name to a link that is made under another one. A transfer beside this one may take that for what a killed one has left,
+    /// and remove it: then the link is made once more.
+    fn put(&self, replace: bool, make: impl Fn(&Self) -> io::Result<()>) -> io::Result<()> {
+        let mut tries = 3;
+        loop {
+            let aside = self.free_name()?;
+            let made = make(&aside).and_then(|()| {
+                fault::step()?;
+                self.dir.on.rename(&aside.name, &self.name, replace)
+            });
+            let Err(error) = made else { return Ok(()) };
             // The next attempt finds what cannot be removed.
             let _ = aside.remove();
+            tries -= 1;
+            let is_lost =
+                matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::AlreadyExists);
+            if tries == 0 || !is_lost {
+                return Err(error);
+            }
         }
-        made
     }
 
     /// Returns the text of the symbolic link with this name; `None` if there is none.
@@ -313,6 +377,7 @@ impl Entry {
     /// Sets the time of the symbolic link with this name, where the file system has times of links.
     pub(crate) fn set_link_modified(&self, modified: (i64, u32)) -> io::Result<()> {
         fault::step()?;
+        self.stat().map_or(Ok(()), |found| fault::owner(found.id))?;
         match self.dir.on.set_link_modified(&self.name, modified) {
             Err(error) if error.kind() == io::ErrorKind::Unsupported => Ok(()),
             set => set,
@@ -324,13 +389,24 @@ impl Entry {
         self.dir.on.link(file, &self.name)
     }
 
-    /// Returns a free name for a link that gets this one.
+    /// Returns a free name for a link that gets this one. What a killed attempt has left there is removed.
     fn free_name(&self) -> io::Result<Self> {
         let name = blake3::hash(self.name.as_bytes()).to_hex();
-        let aside = self.dir.entry(format!(".rackweave-cast-{}.link", &name[..32]).as_ref());
-        // An attempt that was killed may have left it.
-        aside.remove()?;
-        Ok(aside)
+        let mut taken = io::Error::from(io::ErrorKind::DirectoryNotEmpty);
+        for number in 0..MAX_ASIDE {
+            let number = if number == 0 { String::new() } else { format!("-{number}") };
+            let aside = [STATE_PREFIX, name[..32].as_bytes(), number.as_bytes(), LINK].concat();
+            let aside = self.dir.entry(OsStr::from_bytes(&aside));
+            // Somebody may have given a folder the name, or a file that is not this user's to remove.
+            if aside.kind() == Some(FileKind::Directory) {
+                continue;
+            }
+            match aside.remove() {
+                Ok(()) => return Ok(aside),
+                Err(error) => taken = error,
+            }
+        }
+        Err(taken)
     }
 
     /// Returns whether the system lets a file have another name in this directory, which keeps its time.

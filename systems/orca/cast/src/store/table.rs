@@ -15,7 +15,7 @@ use std::io;
 
 use super::disk::{DiskFile, write_all_at};
 use super::place::Entry;
-use super::{fault, read_full};
+use super::{StoreError, fault, read_full};
 use crate::format::{HASH, Hash};
 
 const MAGIC: &[u8] = b"rackweave cast: blocks of an incomplete file, version 2\n";
@@ -43,11 +43,16 @@ fn header(content: &Hash, length: u64) -> [u8; HEADER] {
 
 impl Table {
     /// Opens the table that an earlier attempt has left, if it is for this content.
-    pub(super) fn open(entry: &Entry, content: &Hash, length: u64) -> Option<Self> {
-        let file = entry.open_update()?;
+    pub(super) fn open(
+        entry: &Entry,
+        content: &Hash,
+        length: u64,
+    ) -> Result<Option<Self>, StoreError> {
+        let Some(file) = entry.open_update()? else { return Ok(None) };
         let mut found = [0; HEADER];
-        read_full(&*file, &mut found, 0).ok()?;
-        (found == header(content, length)).then(|| Self { file, entry: entry.clone() })
+        let read = read_full(&*file, &mut found, 0);
+        let is_right = read.is_ok() && found == header(content, length);
+        Ok(is_right.then(|| Self { file, entry: entry.clone() }))
     }
 
     /// Creates an empty table, replacing any file with this name.

@@ -1,72 +1,96 @@
 //! What a receiver has at the places of a manifest's entries.
 
 use std::ffi::OsStr;
+use std::io;
 use std::os::unix::ffi::OsStrExt as _;
 
 use super::super::folder::{FolderConfig, hash_of, hashes_on_disk, set_attributes};
 use super::super::{SinkError, attributes, state};
-use crate::format::{Difference, FileHeader, Hash, ManifestEntry, ObstacleKind, Purpose};
+use crate::format::{Difference, FileHeader, Hash, ObstacleKind, Purpose};
 use crate::store::disk::{FileKind, Stat};
-use crate::store::{Dir, Entry, PART};
+use crate::store::{Dir, Entry, PART, StoreError};
 
-/// A directory of the manifest, if the receiver has it.
+/// The directories that lead to the present place. Only they are open, however many there are in all.
 pub(in crate::sink) struct Opened {
-    path: Vec<u8>,
-    dir: Option<Dir>,
-    /// Directories that their owner could not look into, and their modes, which they have again in the end; `None` if modes are
-    /// left alone.
-    opened_up: Option<Vec<(Dir, u32)>>,
+    root: Dir,
+    on_path: Vec<Step>,
+    /// Whether directories that their owner cannot look into stay as they are.
+    keeps_modes: bool,
+}
+
+/// A directory on the path.
+struct Step {
+    name: Vec<u8>,
+    dir: Dir,
+    /// The mode that it has again when it is left.
+    mode: Option<u32>,
+}
+
+impl Drop for Step {
+    fn drop(&mut self) {
+        if let Some(mode) = self.mode {
+            // A mode that is not right is found by the next comparison.
+            let _ = self.dir.set_mode(mode);
+        }
+    }
 }
 
 impl Opened {
-    pub(in crate::sink) const fn new(dry_run: bool) -> Self {
-        let opened_up = if dry_run { None } else { Some(Vec::new()) };
-        Self { path: Vec::new(), dir: None, opened_up }
+    pub(in crate::sink) fn new(root: &Dir, dry_run: bool) -> Self {
+        Self { root: root.clone(), on_path: Vec::new(), keeps_modes: dry_run }
     }
 
-    /// Opens a directory in one of the manifest, if there is one.
-    fn step(&mut self, dir: &Dir, name: &OsStr) -> Option<Dir> {
-        let inside = dir.existing(name)?;
-        if let Some(opened_up) = &mut self.opened_up
-            && let Some(found) = dir.entry(name).stat().filter(|found| found.is_own)
-            && found.mode & 0o700 != 0o700
-            && inside.open_up(found.mode).is_ok()
+    /// Returns the directory and the name at a path; `None` if there is no such directory. Nothing is created, and no link is followed.
+    /// What is at the path has its own mode then: directories are opened up only to look at what is in them.
+    pub(in crate::sink) fn parent<'a>(
+        &mut self,
+        path: &'a [u8],
+    ) -> Result<Option<(Dir, &'a OsStr)>, StoreError> {
+        let (folder, name) = split(path);
+        Ok(self.dir(folder)?.map(|dir| (dir, OsStr::from_bytes(name))))
+    }
+
+    fn dir(&mut self, path: &[u8]) -> Result<Option<Dir>, StoreError> {
+        let mut names = path.split(|byte| *byte == b'/').filter(|name| !name.is_empty()).peekable();
+        let mut common = 0;
+        while let Some(step) = self.on_path.get(common)
+            && names.next_if(|name| *name == step.name).is_some()
         {
-            opened_up.push((inside.clone(), found.mode));
+            common += 1;
         }
-        Some(inside)
+        while self.on_path.len() > common {
+            self.on_path.pop();
+        }
+        for name in names {
+            if !self.step(name)? {
+                return Ok(None);
+            }
+        }
+        Ok(Some(self.present()))
+    }
+
+    fn present(&self) -> Dir {
+        self.on_path.last().map_or(&self.root, |step| &step.dir).clone()
+    }
+
+    /// Goes on to a directory in the present one. Returns whether there is one.
+    fn step(&mut self, name: &[u8]) -> Result<bool, StoreError> {
+        let above = self.present();
+        let Some(dir) = above.existing(OsStr::from_bytes(name))? else { return Ok(false) };
+        let found = above.entry(OsStr::from_bytes(name)).stat();
+        let found = found.filter(|it| !self.keeps_modes && it.is_own && it.mode & 0o700 != 0o700);
+        let mode = found.map(|found| found.mode).filter(|mode| dir.open_up(*mode).is_ok());
+        self.on_path.push(Step { name: name.to_vec(), dir, mode });
+        Ok(true)
     }
 }
 
-impl Drop for Opened {
-    fn drop(&mut self) {
-        for (dir, mode) in self.opened_up.iter().flatten() {
-            // A mode that is not right is found by the next comparison.
-            let _ = dir.set_mode(*mode);
-        }
-    }
-}
-
-/// Returns the directory of an entry, if there is one, and the entry's name. Nothing is created, and no link is followed.
-pub(in crate::sink) fn parent<'a>(
-    root: &Dir,
-    opened: &mut Opened,
-    path: &'a [u8],
-) -> Option<(Dir, &'a OsStr)> {
-    let (folder, name) = match path.iter().rposition(|byte| *byte == b'/') {
+/// Splits a path into that of its directory, which may be empty, and its name there.
+pub(super) fn split(path: &[u8]) -> (&[u8], &[u8]) {
+    match path.iter().rposition(|byte| *byte == b'/') {
         Some(slash) => (&path[..slash], &path[slash + 1..]),
         None => (&path[..0], path),
-    };
-    if folder.is_empty() {
-        return Some((root.clone(), OsStr::from_bytes(name)));
     }
-    if opened.path != folder {
-        let mut names = folder.split(|byte| *byte == b'/');
-        opened.dir =
-            names.try_fold(root.clone(), |dir, name| opened.step(&dir, OsStr::from_bytes(name)));
-        opened.path = folder.to_vec();
-    }
-    Some((opened.dir.clone()?, OsStr::from_bytes(name)))
 }
 
 /// What is at the place of an entry of a manifest.
@@ -120,164 +144,180 @@ const fn time_or_mode(same_time: bool) -> Difference {
     if same_time { Difference::Mode } else { Difference::Time }
 }
 
-/// Gives what was found at the place of an entry the entry's mode, time and attributes. Returns whether it has them.
-pub(super) fn change(
-    root: &Dir,
-    config: &FolderConfig,
-    opened: &mut Opened,
-    header: &FileHeader,
-    seen: Seen,
-) -> bool {
-    let Some((dir, name)) = place_of(root, config, opened, header) else { return false };
-    if header.is_directory() {
-        if let Some(inside) = dir.existing(name) {
-            let kept = attributes::keep_of(&inside, header);
-            let _ = inside.set_mode(kept.mode);
+/// The places of a manifest's entries at a receiver.
+pub(super) struct Places<'a> {
+    root: &'a Dir,
+    pub(super) config: &'a FolderConfig,
+    pub(super) purpose: Purpose,
+    opened: Opened,
+}
+
+impl<'a> Places<'a> {
+    pub(super) fn new(root: &'a Dir, config: &'a FolderConfig, purpose: Purpose) -> Self {
+        Self { root, config, purpose, opened: Opened::new(root, purpose.dry_run) }
+    }
+
+    /// Returns the same places for a look at a second one while the first one is open. It is over before this one goes on.
+    pub(super) fn again(&self) -> Self {
+        Self::new(self.root, self.config, self.purpose)
+    }
+
+    /// Returns the name at a path, whether or not something has it; `None` if its directory is not there.
+    pub(super) fn at(&mut self, path: &[u8]) -> Result<Option<Entry>, SinkError> {
+        Ok(self.opened.parent(path)?.map(|(dir, name)| dir.entry(name)))
+    }
+
+    fn entry(&mut self, header: &FileHeader) -> Result<Option<Entry>, SinkError> {
+        match &self.config.only {
+            Some(only) => Ok(Some(self.root.entry(only.file_name().unwrap_or_default()))),
+            None => self.at(&header.path),
         }
-        // They are not worth to send it again.
-        return true;
     }
-    let at = dir.entry(name);
-    if header.symbolic_link().is_some() {
-        return at.set_link_modified((header.mtime_s, header.mtime_ns)).is_ok()
-            && (!config.sync || dir.sync().is_ok());
-    }
-    let Some(file) = at.open_read() else { return false };
-    file.stat().is_ok_and(|found| Seen::new(&found) == seen)
-        && set_attributes(&*file, header).is_ok()
-        && (!config.sync || file.sync().is_ok() && dir.sync().is_ok())
-}
 
-/// Returns the directory and the name of an entry of a manifest.
-fn place_of<'a>(
-    root: &Dir,
-    config: &'a FolderConfig,
-    opened: &mut Opened,
-    header: &'a FileHeader,
-) -> Option<(Dir, &'a OsStr)> {
-    match &config.only {
-        Some(only) => Some((root.clone(), only.file_name().unwrap_or_default())),
-        None => parent(root, opened, &header.path),
+    /// Syncs a directory. Returns whether it is synced.
+    pub(super) fn sync(&mut self, folder: &[u8]) -> Result<bool, SinkError> {
+        Ok(self.opened.dir(folder)?.is_some_and(|dir| dir.sync().is_ok()))
     }
-}
 
-/// Returns what is at the place of an entry of a manifest.
-pub(super) fn find(
-    root: &Dir,
-    config: &FolderConfig,
-    opened: &mut Opened,
-    entry: &ManifestEntry,
-    purpose: Purpose,
-) -> Result<Place, SinkError> {
-    let ManifestEntry { header, hash } = entry;
-    let place = place_of(root, config, opened, header);
-    let Some((dir, name)) = place else { return Ok(Place::Lacking(Difference::New)) };
-    let at = dir.entry(name);
-    let Some(found) = at.stat() else { return Ok(Place::Lacking(Difference::New)) };
-    let same_time = found.modified == (header.mtime_s, header.mtime_ns);
-    if header.is_directory() {
-        return Ok(match found.kind {
-            FileKind::Directory if same_time && attributes::is_mode(found.mode, header) => {
-                match config.overwrite && header.attributes.is_some() {
-                    true => Place::Other(Seen::new(&found), Difference::None),
-                    false => Place::There,
+    /// Gives what was found at the place of an entry the entry's mode, time and attributes. Returns whether it has them, or is not this
+    /// user's and stays as it is, because files are not replaced.
+    pub(super) fn change(&mut self, header: &FileHeader, seen: Seen) -> Result<bool, SinkError> {
+        let Some(at) = self.entry(header)? else { return Ok(false) };
+        if header.is_directory() {
+            if let Some(inside) = at.dir().existing(at.name())? {
+                let kept = attributes::keep_of(&inside, header);
+                let _ = inside.set_mode(kept.mode);
+            }
+            // They are not worth to send it again.
+            return Ok(true);
+        }
+        let is_done = |changed: io::Result<()>| match changed {
+            Err(error) if error.kind() == io::ErrorKind::PermissionDenied => !self.config.overwrite,
+            changed => changed.is_ok(),
+        };
+        if header.symbolic_link().is_some() {
+            return Ok(is_done(at.set_link_modified((header.mtime_s, header.mtime_ns))));
+        }
+        let Some(file) = at.open_read()? else { return Ok(false) };
+        Ok(file.stat().is_ok_and(|found| Seen::new(&found) == seen)
+            && is_done(set_attributes(&*file, header).map(|_| ()))
+            && (!self.config.sync || file.sync().is_ok()))
+    }
+
+    /// Compares what is at the place of an entry with the entry.
+    pub(super) fn compare(
+        &mut self,
+        header: &FileHeader,
+        hash: Option<Hash>,
+    ) -> Result<Place, SinkError> {
+        let (root, config) = (self.root, self.config);
+        let Some(at) = self.entry(header)? else { return Ok(Place::Lacking(Difference::New)) };
+        let Some(found) = at.stat() else { return Ok(Place::Lacking(Difference::New)) };
+        let same_time = found.modified == (header.mtime_s, header.mtime_ns);
+        if header.is_directory() {
+            return Ok(match found.kind {
+                FileKind::Directory if same_time && attributes::is_mode(found.mode, header) => {
+                    match config.overwrite && header.attributes.is_some() {
+                        true => Place::Other(Seen::new(&found), Difference::None),
+                        false => Place::There,
+                    }
+                }
+                FileKind::Directory => Place::Lacking(time_or_mode(same_time)),
+                _ => Place::Taken(ObstacleKind::NotDirectory, Difference::Kind),
+            });
+        }
+        let is_rest = |found: &Stat| {
+            let of = header.path.strip_suffix(PART.as_bytes());
+            of.is_some_and(|of| state::is_rest(root, of, found))
+        };
+        let place = match found.kind {
+            FileKind::SymbolicLink
+                if header.symbolic_link().is_some_and(|target| {
+                    at.target().is_some_and(|found| found.as_bytes() == target)
+                }) =>
+            {
+                match same_time {
+                    true => Place::There,
+                    false => Place::Other(Seen::new(&found), Difference::Time),
                 }
             }
-            FileKind::Directory => Place::Lacking(time_or_mode(same_time)),
-            _ => Place::Taken(ObstacleKind::NotDirectory, Difference::Kind),
-        });
-    }
-    let is_rest = |found: &Stat| {
-        let of = header.path.strip_suffix(PART.as_bytes());
-        of.is_some_and(|of| state::is_rest(root, of, found))
-    };
-    let place = match found.kind {
-        FileKind::SymbolicLink
-            if header.symbolic_link().is_some_and(|target| {
-                at.target().is_some_and(|found| found.as_bytes() == target)
-            }) =>
-        {
-            match same_time {
-                true => Place::There,
-                false => Place::Other(Seen::new(&found), Difference::Time),
+            FileKind::File => {
+                let place = match header.is_file() {
+                    true => self.compare_file(&at, &found, header, hash)?,
+                    false => Place::Taken(ObstacleKind::Exists, Difference::Kind),
+                };
+                match place {
+                    // Once the other file is complete, it does not have this name any more, and the place is cleared otherwise.
+                    Place::Taken(..) if is_rest(&found) => Place::Lacking(Difference::New),
+                    place => place,
+                }
             }
-        }
-        FileKind::File => {
-            let place = match header.is_file() {
-                true => find_file(config, &at, &found, header, *hash, purpose)?,
-                false => Place::Taken(ObstacleKind::Exists, Difference::Kind),
-            };
-            match place {
-                // Once the other file is complete, it does not have this name any more.
-                Place::Taken(..) if is_rest(&found) => Place::Lacking(Difference::New),
-                place => place,
+            FileKind::Directory => Place::Taken(ObstacleKind::IsDirectory, Difference::Kind),
+            FileKind::SymbolicLink if header.symbolic_link().is_some() => {
+                Place::Taken(ObstacleKind::Exists, Difference::Target)
             }
+            FileKind::SymbolicLink | FileKind::Other => {
+                Place::Taken(ObstacleKind::Exists, Difference::Kind)
+            }
+        };
+        if place.is_there() && !self.purpose.dry_run {
+            state::remove_table(root, header);
         }
-        FileKind::Directory => Place::Taken(ObstacleKind::IsDirectory, Difference::Kind),
-        FileKind::SymbolicLink if header.symbolic_link().is_some() => {
-            Place::Taken(ObstacleKind::Exists, Difference::Target)
-        }
-        FileKind::SymbolicLink | FileKind::Other => {
-            Place::Taken(ObstacleKind::Exists, Difference::Kind)
-        }
-    };
-    if place.is_there() && !purpose.dry_run {
-        state::remove_table(root, header);
+        Ok(match place {
+            Place::Taken(ObstacleKind::Exists, why) if config.overwrite => Place::Lacking(why),
+            place => place,
+        })
     }
-    Ok(match place {
-        Place::Taken(ObstacleKind::Exists, why) if config.overwrite => Place::Lacking(why),
-        place => place,
-    })
-}
 
-/// Returns whether a file is the one of an entry: one of the length and time, or with a hash one of the length and the hash. Where files are
-/// not replaced, one that is taken for the same by its time keeps its mode and attributes: it may be another.
-fn find_file(
-    config: &FolderConfig,
-    at: &Entry,
-    found: &Stat,
-    header: &FileHeader,
-    hash: Option<Hash>,
-    purpose: Purpose,
-) -> Result<Place, SinkError> {
-    let same_time = found.modified == (header.mtime_s, header.mtime_ns);
-    if Some(found.len) != header.length {
-        return Ok(Place::Taken(ObstacleKind::Exists, Difference::Length));
-    }
-    if hash.is_none() && !same_time {
-        return Ok(Place::Lacking(Difference::Time));
-    }
-    let same_mode = found.mode == u32::from(header.mode);
-    let differs = !same_time || !same_mode || header.attributes.is_some();
-    let place = match differs && (config.overwrite || hash.is_some()) {
-        // Which attributes it has is seen when it gets them.
-        true if same_time && same_mode => Place::Other(Seen::new(found), Difference::None),
-        true => Place::Other(Seen::new(found), time_or_mode(same_time)),
-        false => Place::There,
-    };
-    if hash.is_none() && (purpose.dry_run || !config.sync) {
-        return Ok(place);
-    }
-    let unread = Place::Lacking(Difference::Content);
-    let Some(file) = at.open_read() else { return Ok(unread) };
-    // By its time it is the file that the system shows: with `sync`, that must be the one on the disk.
-    let hashes = match config.sync && !purpose.dry_run {
-        true => {
-            let (shown, on_disk) = hashes_on_disk(&*file, at, &config.cancel)?;
-            Some((on_disk, hash.or(shown)))
+    /// Returns whether a file is the one of an entry: one of the length and time, or with a hash one of the length and the hash. Where files are
+    /// not replaced, one that is taken for the same by its time keeps its mode and attributes: it may be another.
+    fn compare_file(
+        &self,
+        at: &Entry,
+        found: &Stat,
+        header: &FileHeader,
+        hash: Option<Hash>,
+    ) -> Result<Place, SinkError> {
+        let (config, purpose) = (self.config, self.purpose);
+        let same_time = found.modified == (header.mtime_s, header.mtime_ns);
+        if Some(found.len) != header.length {
+            return Ok(Place::Taken(ObstacleKind::Exists, Difference::Length));
         }
-        false if hash.is_some() => Some((hash_of(&*file, at, &config.cancel)?, hash)),
-        false => None,
-    };
-    match hashes {
-        Some((None, _)) => return Ok(unread),
-        Some((found, wanted)) if found != wanted => {
-            let differs = Place::Taken(ObstacleKind::Exists, Difference::Content);
-            return Ok(if hash.is_some() { differs } else { unread });
+        if hash.is_none() && !same_time {
+            return Ok(Place::Lacking(Difference::Time));
         }
-        _ => {}
+        let same_mode = found.mode == u32::from(header.mode);
+        let differs = !same_time || !same_mode || header.attributes.is_some();
+        let place = match differs && (config.overwrite || hash.is_some()) {
+            // Which attributes it has is seen when it gets them.
+            true if same_time && same_mode => Place::Other(Seen::new(found), Difference::None),
+            true => Place::Other(Seen::new(found), time_or_mode(same_time)),
+            false => Place::There,
+        };
+        if hash.is_none() && (purpose.dry_run || !config.sync) {
+            return Ok(place);
+        }
+        let unread = Place::Lacking(Difference::Content);
+        let Some(file) = at.open_read()? else { return Ok(unread) };
+        // By its time it is the file that the system shows: with `sync`, that must be the one on the disk.
+        let hashes = match config.sync && !purpose.dry_run {
+            true => {
+                let (shown, on_disk) = hashes_on_disk(&*file, at, &config.cancel)?;
+                Some((on_disk, hash.or(shown)))
+            }
+            false if hash.is_some() => Some((hash_of(&*file, at, &config.cancel)?, hash)),
+            false => None,
+        };
+        match hashes {
+            Some((None, _)) => return Ok(unread),
+            Some((found, wanted)) if found != wanted => {
+                let differs = Place::Taken(ObstacleKind::Exists, Difference::Content);
+                return Ok(if hash.is_some() { differs } else { unread });
+            }
+            _ => {}
+        }
+        // What cannot be synced is sent again: then the cause is reported.
+        let is_synced = || file.sync().is_ok() && at.dir().sync().is_ok();
+        Ok(if purpose.dry_run || !config.sync || is_synced() { place } else { unread })
     }
-    // What cannot be synced is sent again: then the cause is reported.
-    let is_synced = || file.sync().is_ok() && at.dir().sync().is_ok();
-    Ok(if purpose.dry_run || !config.sync || is_synced() { place } else { unread })
 }

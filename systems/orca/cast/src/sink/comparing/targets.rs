@@ -1,17 +1,16 @@
-//! Further names of the files of a manifest.
+//! What a receiver has of a manifest, with the further names of files.
 
 use std::collections::BTreeMap;
 
 use super::super::SinkError;
-use super::super::folder::FolderConfig;
-use super::place::{Opened, Place, Seen, find, parent};
-use crate::format::{Difference, FileHeader, Manifest, ManifestEntry, Purpose};
-use crate::store::Dir;
+use super::place::{Place, Places, Seen};
+use crate::format::{Difference, FileHeader, Manifest, ManifestEntry};
 
 /// The files of a manifest that have further names in it.
 pub(super) struct Targets<'a>(BTreeMap<&'a [u8], Target<'a>>);
 
-pub(super) struct Target<'a> {
+struct Target<'a> {
+    number: u32,
     entry: &'a ManifestEntry,
     /// The numbers of its further names among the entries, and these names.
     names: Vec<(u32, &'a [u8])>,
@@ -28,16 +27,16 @@ impl<'a> Targets<'a> {
                 names.entry(target).or_default().push((number, &header.path));
             }
         }
-        let target = |entry: &'a ManifestEntry| {
+        let target = |(number, entry): (u32, &'a ManifestEntry)| {
             let path = &entry.header.path[..];
             let names = names.remove(path)?;
-            Some((path, Target { entry, names, is_there: false, elsewhere: None }))
+            Some((path, Target { number, entry, names, is_there: false, elsewhere: None }))
         };
-        Self(manifest.entries.iter().filter_map(target).collect())
+        Self((0..).zip(&manifest.entries).filter_map(target).collect())
     }
 
     /// Returns the file that a further name is one of.
-    pub(super) fn of(&self, header: &FileHeader) -> Option<&Target<'a>> {
+    fn of(&self, header: &FileHeader) -> Option<&Target<'a>> {
         self.0.get(header.hard_link()?)
     }
 
@@ -46,59 +45,51 @@ impl<'a> Targets<'a> {
         Some(self.of(header)?.header_at(&header.path))
     }
 
-    /// Returns what is at the place of an entry that a receiver has at one of the further names, if it lacks it under the first one.
-    pub(super) fn elsewhere(
+    /// Returns what is at the place of an entry. The file that a further name is one of is looked for before.
+    pub(super) fn find(
         &mut self,
-        root: &Dir,
-        config: &FolderConfig,
-        opened: &mut Opened,
-        (entry, place): (&ManifestEntry, Place),
-        purpose: Purpose,
+        places: &mut Places<'_>,
+        entry: &ManifestEntry,
     ) -> Result<Place, SinkError> {
-        let Place::Lacking(difference) = place else { return Ok(place) };
-        let Some(target) = self.0.get_mut(&entry.header.path[..]) else { return Ok(place) };
-        if parent(root, opened, &entry.header.path).is_none() {
-            return Ok(place);
+        if let Some(target) = self.of(&entry.header) {
+            return target.name(places, &entry.header);
         }
-        for (_, path) in &target.names {
-            let copy = ManifestEntry { header: target.header_at(path), hash: entry.hash };
-            let found = find(root, config, opened, &copy, purpose)?;
-            let seen = parent(root, opened, path).and_then(|(dir, name)| dir.entry(name).stat());
-            if let Some(seen) = seen.filter(|_| found.is_there()) {
-                let seen = Seen::new(&seen);
-                target.elsewhere = Some((path, seen));
-                let is_other = matches!(found, Place::Other(..));
-                return Ok(Place::Elsewhere(difference, is_other.then_some(seen)));
+        let mut place = places.compare(&entry.header, entry.hash)?;
+        if let Some(target) = self.0.get_mut(&entry.header.path[..]) {
+            if let Place::Lacking(difference) = place
+                && places.at(&entry.header.path)?.is_some()
+            {
+                place = target.elsewhere(places, difference)?;
             }
+            target.is_there = place.is_there();
         }
         Ok(place)
     }
 
     /// Gives a file that is at one of its further names the first one. Returns whether it has it.
-    pub(super) fn link(&self, root: &Dir, opened: &mut Opened, entry: &ManifestEntry) -> bool {
+    pub(super) fn link(
+        &self,
+        places: &mut Places<'_>,
+        entry: &ManifestEntry,
+    ) -> Result<bool, SinkError> {
         let target = self.0.get(&entry.header.path[..]);
-        let Some((path, seen)) = target.and_then(|target| target.elsewhere) else { return false };
-        let mut at = |path: &[u8]| {
-            let (dir, name) = parent(root, opened, path)?;
-            Some(dir.entry(name))
+        let Some((path, seen)) = target.and_then(|target| target.elsewhere) else {
+            return Ok(false);
         };
-        let (Some(from), Some(to)) = (at(path), at(&entry.header.path)) else { return false };
-        let Some(file) = from.open_read() else { return false };
-        file.stat().is_ok_and(|found| Seen::new(&found) == seen)
-            && to.dir().keeping_time(|| to.link(&*file)).is_ok()
+        let Some(to) = places.at(&entry.header.path)? else { return Ok(false) };
+        let mut others = places.again();
+        let Some(from) = others.at(path)? else { return Ok(false) };
+        let Some(file) = from.open_read()? else { return Ok(false) };
+        Ok(file.stat().is_ok_and(|found| Seen::new(&found) == seen)
+            && to.dir().keeping_time(|| to.link(&*file)).is_ok())
     }
 
-    /// Returns the numbers of the further names of an entry.
-    pub(super) fn names(&self, entry: &ManifestEntry) -> impl Iterator<Item = u32> + use<'a> {
-        let target = self.0.get(&entry.header.path[..]);
-        let names = target.map(|target| target.names.clone()).unwrap_or_default();
-        names.into_iter().map(|(number, _)| number)
-    }
-
-    pub(super) fn found(&mut self, entry: &ManifestEntry, place: Place) {
-        if let Some(target) = self.0.get_mut(&entry.header.path[..]) {
-            target.is_there = place.is_there();
-        }
+    /// Returns the numbers of all names of the file that an entry is a name of: where one of them has to be sent, the others would be left
+    /// with what it was.
+    pub(super) fn names(&self, number: u32, header: &FileHeader) -> Vec<u32> {
+        let target = self.of(header).or_else(|| self.0.get(&header.path[..]));
+        let Some(Target { number: first, names, .. }) = target else { return vec![number] };
+        std::iter::once(*first).chain(names.iter().map(|name| name.0)).collect()
     }
 }
 
@@ -113,20 +104,31 @@ impl Target<'_> {
         FileHeader { path: path.to_vec(), ..self.entry.header.clone() }
     }
 
-    /// Returns what is at the place of a further name. A copy of the file is as good where files are not replaced, or cannot be linked.
-    pub(super) fn find(
-        &self,
-        root: &Dir,
-        config: &FolderConfig,
-        opened: &mut Opened,
-        entry: &ManifestEntry,
-        purpose: Purpose,
+    /// Returns what is at the first name, if the receiver lacks the file there: it may have it at one of the further ones.
+    fn elsewhere(
+        &mut self,
+        places: &mut Places<'_>,
+        difference: Difference,
     ) -> Result<Place, SinkError> {
-        let mut id = |path: &[u8]| {
-            let (dir, name) = parent(root, opened, path)?;
-            dir.entry(name).stat().map(|found| found.id)
+        for (_, path) in &self.names {
+            let found = places.compare(&self.header_at(path), self.entry.hash)?;
+            let seen = places.at(path)?.and_then(|at| at.stat());
+            if let Some(seen) = seen.filter(|_| found.is_there()) {
+                let seen = Seen::new(&seen);
+                self.elsewhere = Some((path, seen));
+                let is_other = matches!(found, Place::Other(..));
+                return Ok(Place::Elsewhere(difference, is_other.then_some(seen)));
+            }
+        }
+        Ok(Place::Lacking(difference))
+    }
+
+    /// Returns what is at the place of a further name. A copy of the file is as good where files are not replaced, or cannot be linked.
+    fn name(&self, places: &mut Places<'_>, header: &FileHeader) -> Result<Place, SinkError> {
+        let mut id = |path: &[u8]| -> Result<_, SinkError> {
+            Ok(places.at(path)?.and_then(|at| at.stat()).map(|found| found.id))
         };
-        let (name, file) = (id(&entry.header.path), id(self.path()));
+        let (name, file) = (id(&header.path)?, id(self.path())?);
         if name.is_some() && name == file {
             return Ok(match self.is_there {
                 true => Place::There,
@@ -134,42 +136,26 @@ impl Target<'_> {
                 false => Place::Lacking(Difference::Link),
             });
         }
-        let header = self.header_at(&entry.header.path);
-        let copy = ManifestEntry { header, hash: self.entry.hash };
-        Ok(match find(root, config, opened, &copy, purpose)? {
-            place
-                if config.overwrite
-                    && place.is_there()
-                    && self.may_link(root, opened, entry, purpose) =>
-            {
-                Place::Lacking(Difference::Link)
-            }
-            place => place,
-        })
+        let place = places.compare(&self.header_at(&header.path), self.entry.hash)?;
+        if places.config.overwrite && place.is_there() && self.may_link(places, header)? {
+            return Ok(Place::Lacking(Difference::Link));
+        }
+        Ok(place)
     }
 
     /// Returns whether the system lets the file have this further name.
-    fn may_link(
-        &self,
-        root: &Dir,
-        opened: &mut Opened,
-        entry: &ManifestEntry,
-        purpose: Purpose,
-    ) -> bool {
-        let mut at = |path: &[u8]| {
-            let (dir, name) = parent(root, opened, path)?;
-            Some(dir.entry(name))
-        };
-        let (Some(name), Some(file)) = (at(&entry.header.path), at(self.path())) else {
-            return true;
-        };
-        let (Some(copy), Some(found)) = (name.stat(), file.stat()) else { return true };
+    fn may_link(&self, places: &mut Places<'_>, header: &FileHeader) -> Result<bool, SinkError> {
+        let Some(name) = places.at(&header.path)? else { return Ok(true) };
+        let mut others = places.again();
+        let Some(file) = others.at(self.path())? else { return Ok(true) };
+        let (Some(copy), Some(found)) = (name.stat(), file.stat()) else { return Ok(true) };
         if copy.id.0 != found.id.0 || name.dir().mount() != file.dir().mount() {
-            return false;
+            return Ok(false);
         }
         // Another file will have the name.
-        !self.is_there
-            || purpose.dry_run
-            || file.open_read().is_none_or(|file| name.can_link(&*file))
+        if !self.is_there || places.purpose.dry_run {
+            return Ok(true);
+        }
+        Ok(file.open_read()?.is_none_or(|file| name.can_link(&*file)))
     }
 }

@@ -4,7 +4,7 @@ use std::os::unix::ffi::OsStrExt as _;
 
 use super::{
     BlockConfig, BlockStore, CHUNK, DecodeError, DiskFile, Entry, FileDone, FileHeader, Finish,
-    Hash, OsStr, SinkError, StoreError, Writer, attributes, chunk_hash, failed, io, set_attributes,
+    Hash, OsStr, SinkError, StoreError, Writer, attributes, chunk_hash, failed, io,
 };
 use crate::store::disk::{FileKind, read_exact_at};
 use crate::store::refuses_links;
@@ -22,9 +22,10 @@ impl Writer {
             return Err(DecodeError::Link.into());
         };
         let (from, to) = (self.place_of(target)?, self.place(header)?);
-        let file =
-            from.open_read().ok_or_else(|| failed(&from.path(), io::ErrorKind::NotFound.into()))?;
+        let file = from.open_read()?;
+        let file = file.ok_or_else(|| failed(&from.path(), io::ErrorKind::NotFound.into()))?;
         let id = file.stat().map_err(|error| failed(&from.path(), error))?.id;
+        self.clear_rest(&to, header)?;
         match to.stat() {
             Some(found) if found.id == id => {}
             Some(found) if found.kind == FileKind::Directory => {
@@ -46,9 +47,7 @@ impl Writer {
                 Err(error) => return Err(failed(&to.path(), error).into()),
             },
         }
-        if self.config.sync {
-            to.dir().sync()?;
-        }
+        self.sync_later(to.dir())?;
         let (bytes, hash) = content;
         self.files += 1;
         self.digest.file(header);
@@ -58,7 +57,8 @@ impl Writer {
         Ok(())
     }
 
-    /// Makes a symbolic link. One that has the same text stays, and gets the time.
+    /// Makes a symbolic link. One that has the same text stays, and gets the time; one of another user is replaced for that, or keeps its
+    /// time.
     pub(super) fn symlink(
         &mut self,
         header: &FileHeader,
@@ -66,26 +66,33 @@ impl Writer {
         at: u64,
     ) -> Result<(), SinkError> {
         let (to, modified) = (self.place(header)?, (header.mtime_s, header.mtime_ns));
+        self.clear_rest(&to, header)?;
+        let make = |replace| to.symlink(OsStr::from_bytes(target), modified, replace);
+        let refused = |error: &io::Error| error.kind() == io::ErrorKind::PermissionDenied;
         match to.kind() {
             Some(FileKind::SymbolicLink)
                 if to.target().is_some_and(|found| found.as_bytes() == target) =>
             {
-                to.set_link_modified(modified).map_err(|error| failed(&to.path(), error))?;
+                let set = match to.set_link_modified(modified) {
+                    // It is another user's, but it may be this one's to replace.
+                    Err(error) if self.config.overwrite && refused(&error) => make(true),
+                    set => set,
+                };
+                match set {
+                    Err(error) if refused(&error) => self.caveats.foreign += 1,
+                    set => set.map_err(|error| failed(&to.path(), error))?,
+                }
             }
             Some(FileKind::Directory) => return Err(StoreError::IsDirectory(to.path()).into()),
             Some(_) if !self.config.overwrite => return Err(StoreError::Exists(to.path()).into()),
             _ => {
-                let replace = self.config.overwrite;
-                let made = to.symlink(OsStr::from_bytes(target), modified, replace);
-                made.map_err(|error| match error.kind() {
+                make(self.config.overwrite).map_err(|error| match error.kind() {
                     io::ErrorKind::AlreadyExists => StoreError::Exists(to.path()),
                     _ => failed(&to.path(), error),
                 })?;
             }
         }
-        if self.config.sync {
-            to.dir().sync()?;
-        }
+        self.sync_later(to.dir())?;
         self.files += 1;
         self.digest.file(header);
         let place = self.place_at(at);
@@ -98,7 +105,7 @@ impl Writer {
         at: &Entry,
         (bytes, hash): (u64, Hash),
     ) -> Result<Option<Box<dyn DiskFile>>, SinkError> {
-        let Some(file) = at.open_read() else { return Ok(None) };
+        let Some(file) = at.open_read()? else { return Ok(None) };
         let is_long = file.stat().is_ok_and(|stat| stat.len == bytes);
         Ok((is_long && self.hash_of(&*file, at)? == Some(hash)).then_some(file))
     }
@@ -106,14 +113,14 @@ impl Writer {
     /// Keeps the file at the place of a further name if it has the content, and gives it the mode and time that it should have. Returns
     /// whether it does.
     fn keep_copy(
-        &self,
+        &mut self,
         at: &Entry,
         header: &FileHeader,
         content: (u64, Hash),
     ) -> Result<bool, SinkError> {
         let Some(file) = self.copy_at(at, content)? else { return Ok(false) };
-        let kept = set_attributes(&*file, header);
-        kept.and_then(|_| if self.config.sync { file.sync() } else { Ok(()) })
+        let kept = self.keep_attributes(&*file, header);
+        kept.and_then(|()| if self.config.sync { file.sync() } else { Ok(()) })
             .map_err(|error| failed(&at.path(), error))?;
         Ok(true)
     }

@@ -136,6 +136,24 @@ fn a_file_that_another_transfer_writes_stays() {
     assert_eq!(names(&deletion), ["d/new.part"]);
 }
 
+/// A transfer was killed before a link had its name.
+#[test]
+fn what_a_killed_transfer_has_left_of_a_link_is_deleted_and_progress_stays() {
+    let (_folder, root) = scene();
+    let at = |name: &str| root.join("d/e").join(name);
+    let [left, file] = [".rackweave-cast-0.link", ".rackweave-cast-1-2.link"];
+    std::os::unix::fs::symlink("x", at(left)).unwrap();
+    std::fs::write(at(file), b"").unwrap();
+    let entries = || vec![entry("d", true, &root), entry("d/keep", false, &root)];
+    let put = || put(allowing(&root), entries(), Protected::default(), false).unwrap().1;
+    let left = [left, file].map(|name| format!("d/e/{name}"));
+    assert_eq!(names(&put())[..5], ["d/away", &*left[0], &*left[1], "d/e/f/", "d/e/"]);
+    // The folder of another receiver, and a folder that somebody has called so.
+    std::fs::create_dir_all(at(".rackweave-cast-0.link")).unwrap();
+    std::fs::write(at(".rackweave-cast-0.state"), b"").unwrap();
+    assert!(names(&put()).is_empty());
+}
+
 #[test]
 fn what_is_in_the_way_is_found_before_content_and_in_a_dry_run() {
     let (_folder, root) = scene();

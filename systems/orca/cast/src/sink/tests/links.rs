@@ -4,7 +4,7 @@ use std::os::unix::fs::MetadataExt as _;
 
 use super::*;
 use crate::format::{DecodeError, Delete, FileHeader, Manifest, ManifestEntry};
-use crate::store::fault::LINKS;
+use crate::store::fault::{FOREIGN, LINKS, SYNCED};
 
 fn header(path: &str, link: Option<&str>, directory: bool) -> FileHeader {
     let kind = match link {
@@ -286,4 +286,220 @@ fn a_symbolic_link_is_the_old_or_the_new_one_wherever_an_attempt_ends() {
     std::os::unix::fs::symlink("other", root.join("x")).unwrap();
     let begins_at = Folder::new(config, 7).unwrap().begins_at();
     assert!(begins_at < at, "{begins_at} {at}");
+}
+
+/// Where a link is made before it gets its name, somebody has a folder.
+#[test]
+fn a_link_gets_its_name_though_the_name_that_it_has_before_is_taken() {
+    let folder = tempfile::tempdir().unwrap();
+    let root = folder.path();
+    let name = blake3::hash(b"x").to_hex();
+    let aside = root.join(format!(".rackweave-cast-{}.link", &name[..32]));
+    std::fs::create_dir(&aside).unwrap();
+    for sent in
+        [vec![symbolic("x", "y")], vec![header("a", None, false), header("x", Some("a"), false)]]
+    {
+        std::fs::write(root.join("x"), b"old").unwrap();
+        let config = FolderConfig { overwrite: true, ..config(root) };
+        let mut sink = Folder::new(config, sent.len() as u128).unwrap();
+        sink.put(&stream(&sent)).unwrap();
+        assert!(sink.is_complete());
+        std::fs::remove_file(root.join("x")).unwrap();
+    }
+    assert!(aside.is_dir());
+}
+
+/// Makes what a path leads to, itself a link or not, another user's to this thread.
+fn give_away(path: &Path) {
+    let found = std::fs::symlink_metadata(path).unwrap();
+    FOREIGN.set(Some((found.dev(), found.ino())));
+}
+
+#[test]
+fn a_link_of_another_user_is_replaced_or_keeps_its_time() {
+    let folder = tempfile::tempdir().unwrap();
+    let root = folder.path();
+    let at = root.join("x");
+    std::os::unix::fs::symlink("y", &at).unwrap();
+    give_away(&at);
+    let sent = [symbolic("x", "y"), header("z", None, false)];
+    let entries = sent.iter().map(|it| ManifestEntry { header: it.clone(), hash: None });
+    let manifest = Manifest { entries: entries.collect(), ..Manifest::default() };
+    let replacing = FolderConfig { overwrite: true, ..config(root) };
+    for (number, config, foreign) in [(5, config(root), 1), (6, replacing, 0)] {
+        let lacking = compare(&config, &manifest).lacking_files;
+        assert_eq!(lacking, if number == 5 { 1 } else { 2 - foreign - 1 });
+        let mut sink = Folder::new(config.clone(), number).unwrap();
+        sink.put(&stream(&sent)).unwrap();
+        assert!(sink.is_complete() && compare(&config, &manifest).is_complete);
+        assert_eq!(sink.caveats(), Caveats { foreign, ..Caveats::default() });
+        let is_set = std::fs::symlink_metadata(&at).unwrap().mtime() == 7;
+        assert_eq!(is_set, foreign == 0);
+    }
+    FOREIGN.set(None);
+}
+
+#[test]
+fn a_file_of_another_user_is_replaced_or_keeps_its_mode() {
+    let folder = tempfile::tempdir().unwrap();
+    let root = folder.path();
+    let at = root.join("x");
+    std::fs::write(&at, b"").unwrap();
+    std::fs::set_permissions(&at, PermissionsExt::from_mode(0o644)).unwrap();
+    give_away(&at);
+    let replacing = FolderConfig { overwrite: true, ..config(root) };
+    for (config, foreign) in [(config(root), 1), (replacing, 0)] {
+        let mut sink = Folder::new(config, 5).unwrap();
+        sink.put(&stream(&[header("x", None, false)])).unwrap();
+        assert!(sink.is_complete());
+        assert_eq!(sink.caveats(), Caveats { foreign, ..Caveats::default() });
+        let mode = at.metadata().unwrap().mode() & 0o777;
+        assert_eq!(mode, if foreign == 0 { 0o755 } else { 0o644 });
+    }
+    FOREIGN.set(None);
+}
+
+/// Only one name of the file would have the new content, and the receiver would be told that it has everything.
+#[test]
+fn a_file_that_has_to_be_sent_again_is_lacking_at_all_its_names() {
+    let content = big(10);
+    let (_from, mut source, manifest) = linked(&content);
+    let stream = bytes_of(&mut source, 0);
+    let to = tempfile::tempdir().unwrap();
+    let config = FolderConfig { overwrite: true, ..config(to.path()) };
+    let mut sink = Folder::new(config.clone(), source.stream()).unwrap();
+    sink.put(&stream).unwrap();
+    let at = to.path().join("d/a");
+    std::fs::set_permissions(&at, PermissionsExt::from_mode(0o600)).unwrap();
+    give_away(&at);
+    assert_eq!(compare(&config, &manifest).lacking_files, 2);
+    FOREIGN.set(None);
+}
+
+/// A folder that is looked into for one name of a file is an entry of its own, later.
+#[test]
+fn a_folder_is_compared_with_the_mode_that_it_has() {
+    let to = tempfile::tempdir().unwrap();
+    std::fs::create_dir(to.path().join("d")).unwrap();
+    std::fs::write(to.path().join("d/b"), b"").unwrap();
+    let time = UNIX_EPOCH + Duration::from_secs(7);
+    for name in ["d/b", "d"] {
+        std::fs::File::open(to.path().join(name)).unwrap().set_modified(time).unwrap();
+    }
+    std::fs::set_permissions(to.path().join("d"), PermissionsExt::from_mode(0o500)).unwrap();
+    let folder = FileHeader { mode: 0o700, ..header("d", None, true) };
+    let headers = [header("a", None, false), folder, header("d/b", Some("a"), false)];
+    let entries = headers.map(|header| ManifestEntry { header, hash: None }).into();
+    let manifest = Manifest { entries, ..Manifest::default() };
+    let found = compare(&config(to.path()), &manifest);
+    let mode = to.path().join("d").metadata().unwrap().mode() & 0o777;
+    assert!(!found.is_complete && mode == 0o500, "{found:?} {mode:o}");
+}
+
+/// The rest of a transfer of `x`, which is not sent now, has the name of another entry.
+#[test]
+fn the_rest_of_another_transfer_is_in_nobodys_way() {
+    let folder = tempfile::tempdir().unwrap();
+    let at = |name: &str| folder.path().join(name);
+    let sent: [(u128, Vec<FileHeader>); 3] = [
+        (5, vec![symbolic("x.part", "y")]),
+        (6, vec![header("a", None, false), header("x.part", Some("a"), false)]),
+        (7, vec![header("x.part", None, false)]),
+    ];
+    for (number, headers) in sent {
+        let dir = crate::store::Dir::open(folder.path()).unwrap();
+        let config = config(folder.path());
+        let entries = headers.iter().map(|it| ManifestEntry { header: it.clone(), hash: None });
+        let manifest = Manifest { entries: entries.collect(), ..Manifest::default() };
+        let rest = dir.entry("x".as_ref()).part().open_part(false).unwrap();
+        std::fs::write(at("x.part"), b"rest").unwrap();
+        std::fs::write(at(state::table_name(b"x").to_str().unwrap()), b"").unwrap();
+        assert_eq!(compare(&config, &manifest).obstacle, None);
+        // It goes on.
+        let mut sink = Folder::new(config.clone(), number).unwrap();
+        let result = sink.put(&stream(&headers));
+        assert!(matches!(result, Err(SinkError::Store(StoreError::Busy(_)))), "{result:?}");
+        drop((rest, sink));
+        let mut sink = Folder::new(config, number).unwrap();
+        sink.put(&stream(&headers)[sink.begins_at() as usize..]).unwrap();
+        assert!(sink.is_complete());
+        assert!(std::fs::symlink_metadata(at("x.part")).is_ok_and(|it| it.len() < 4));
+        assert!(!at(state::table_name(b"x").to_str().unwrap()).exists());
+        std::fs::remove_file(at("x.part")).unwrap();
+    }
+}
+
+#[test]
+fn a_folder_is_synced_once_for_all_links_in_it() {
+    let folder = tempfile::tempdir().unwrap();
+    let config = FolderConfig { sync: true, ..config(folder.path()) };
+    let mut headers = vec![header("a", None, false), header("d", None, true)];
+    headers.extend((0..20).map(|number| symbolic(&format!("d/s{number}"), "y")));
+    headers.extend((0..20).map(|number| header(&format!("d/t{number}"), Some("a"), false)));
+    let stream = stream(&headers);
+    SYNCED.set(0);
+    let mut sink = Folder::new(config.clone(), 5).unwrap();
+    sink.put(&stream[..stream.len() - 1]).unwrap();
+    drop(sink);
+    assert!(SYNCED.get() < 20, "{}", SYNCED.get());
+    let mut sink = Folder::new(config.clone(), 5).unwrap();
+    SYNCED.set(0);
+    sink.put(&stream[sink.begins_at() as usize..]).unwrap();
+    assert!(sink.is_complete() && (1..20).contains(&SYNCED.get()), "{}", SYNCED.get());
+    // All links get another time.
+    for header in &mut headers {
+        header.mtime_s += i64::from(header.symbolic_link().is_some());
+    }
+    let entries = headers.into_iter().map(|header| ManifestEntry { header, hash: None });
+    let manifest = Manifest { entries: entries.collect(), ..Manifest::default() };
+    SYNCED.set(0);
+    assert!(compare(&config, &manifest).is_complete && (1..20).contains(&SYNCED.get()));
+}
+
+/// The variable that names the folder to the process that can open few files.
+const FEW: &str = "RACKWEAVE_TEST_FEW_FILES";
+
+#[test]
+fn folders_that_nobody_may_look_into_are_as_many_as_one_likes() {
+    const FOLDERS: usize = 100;
+    let mut headers = Vec::new();
+    for number in 0..FOLDERS {
+        headers.push(FileHeader { mode: 0o500, ..header(&format!("d{number}"), None, true) });
+        headers.push(header(&format!("d{number}/x"), None, false));
+    }
+    let deep: Vec<String> = (1..=FOLDERS).map(|depth| vec!["d0"; depth].join("/")).collect();
+    let manifest = |headers: Vec<FileHeader>| {
+        let entries = headers.into_iter().map(|header| ManifestEntry { header, hash: None });
+        Manifest { entries: entries.collect(), ..Manifest::default() }
+    };
+    if let Some(root) = std::env::var_os(FEW).map(PathBuf::from) {
+        assert!(compare(&config(&root), &manifest(headers)).is_complete);
+        // What cannot be opened is not taken for absent.
+        let deep = manifest(vec![header(&format!("{}/x", deep[FOLDERS - 1]), None, false)]);
+        let mut sink = Comparing::new(config(&root)).unwrap();
+        let error = sink.put(&deep.encode().unwrap()).unwrap_err();
+        assert!(matches!(error, SinkError::Store(StoreError::ManyOpen(_))), "{error}");
+        return;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let mut sink = Folder::new(config(folder.path()), 5).unwrap();
+    sink.put(&stream(&headers)).unwrap();
+    assert!(sink.is_complete());
+    let open = |name: &str, mode| {
+        std::fs::set_permissions(folder.path().join(name), PermissionsExt::from_mode(mode))
+            .unwrap();
+    };
+    open("d0", 0o700);
+    std::fs::create_dir_all(folder.path().join(&deep[FOLDERS - 1])).unwrap();
+    let d0 = std::fs::File::open(folder.path().join("d0")).unwrap();
+    d0.set_modified(UNIX_EPOCH + Duration::from_secs(7)).unwrap();
+    open("d0", 0o500);
+    let mut process = std::process::Command::new("sh");
+    process.args(["-c", "ulimit -n 60; exec \"$@\"", "sh"]).arg(std::env::current_exe().unwrap());
+    process.args(["--exact", "--nocapture"]).arg(std::thread::current().name().unwrap());
+    let done = process.env(FEW, folder.path()).output().unwrap();
+    assert!(done.status.success(), "{done:?}");
+    for number in 0..FOLDERS {
+        open(&format!("d{number}"), 0o700);
+    }
 }
