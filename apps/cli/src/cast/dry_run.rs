@@ -6,8 +6,8 @@ use serde_json::json;
 
 use super::args::SendArgs;
 use super::items::Names;
-use super::outcome::{deleted, shortfall};
-use crate::shell::{events, exit, print, size, status};
+use super::outcome::{amount, deleted, shortfall};
+use crate::shell::{escaped, events, exit, print, size, status};
 
 /// Reports what would be sent to whom. `failures` says for each receiver why it would get nothing, or not delete.
 pub(super) fn report(
@@ -20,7 +20,7 @@ pub(super) fn report(
     let code = if failures.iter().all(Option::is_none) { exit::DONE } else { exit::FAILED };
     for (to, why) in args.to.iter().zip(failures) {
         if let Some(why) = why {
-            status(&format!("error: {to}: {why}\n"));
+            status(&format!("error: {to}: {}\n", escaped(why)));
         }
     }
     if args.common.json {
@@ -28,11 +28,12 @@ pub(super) fn report(
         return Ok(printed.max(result(receivers, view.content)?).max(code));
     }
     let mut text = names.lines(receivers, true, args.itemize);
-    for CastReceiver { progress, deletion, .. } in receivers {
+    for CastReceiver { progress, deletion, lacking, .. } in receivers {
         let Some(there) = progress.there else { continue };
         let lacks = view.content.saturating_sub(there);
         let address = progress.address;
-        text += &format!("{address}  would get {}, already there {}", size(lacks), size(there));
+        let lacks = amount(lacks, lacking.as_ref());
+        text += &format!("{address}  would get {lacks}, already there {}", size(there));
         if let Some(deleted) = deleted(deletion) {
             text += &format!(", would delete {}", deleted.entries);
         }

@@ -7,7 +7,7 @@ use rackweave_cast::orca::CastReceiver;
 use rackweave_cast::source::{Catalogue as _, Listing, Skipped};
 use serde_json::json;
 
-use super::outcome::{deleted, is_complete};
+use super::outcome::{deleted, is_complete, others};
 use crate::shell::{escaped, events, exit, size};
 
 /// The most paths of a dry run that are printed for people; `--itemize` prints all.
@@ -38,9 +38,9 @@ struct Item<'a> {
     receivers: Vec<&'a CastReceiver>,
 }
 
-/// Returns bytes of names as text for a terminal.
+/// Returns bytes of names as text, in which nothing is escaped yet: JSON does it in its way.
 fn text(bytes: &[u8]) -> String {
-    escaped(&String::from_utf8_lossy(bytes))
+    String::from_utf8_lossy(bytes).into_owned()
 }
 
 /// Returns what is done at a receiver, and why; `None` for nothing.
@@ -127,13 +127,15 @@ impl Names {
             }
         }
         if count > PATHS && !all {
-            text += &format!("and {} others, which --itemize prints\n", count - PATHS);
+            let others = others((count - PATHS) as u64);
+            text += &format!("and {others}, which --itemize prints\n");
         }
         for receiver in receivers {
             let unnamed = deleted(&receiver.deletion).map_or(0, Deleted::unnamed);
             if unnamed > 0 {
                 text += &format!(
-                    "and {unnamed} others at {}, whose names its answer has no room for\n",
+                    "and {} at {}, whose names its answer has no room for\n",
+                    others(unnamed),
                     receiver.progress.address
                 );
             }
@@ -164,10 +166,10 @@ impl Names {
 impl Item<'_> {
     fn line(&self, of: usize) -> String {
         let Self { action, path, .. } = self;
-        let mut line = format!("{action:7}  {path}");
+        let mut line = format!("{action:7}  {}", escaped(path));
         if let Some(name) = self.name {
             match (&name.target, name.kind) {
-                (Some(target), _) => line += &format!(" -> {target}"),
+                (Some(target), _) => line += &format!(" -> {}", escaped(target)),
                 (None, "file") => line += &format!("  {}", size(name.bytes)),
                 (None, _) => {}
             }

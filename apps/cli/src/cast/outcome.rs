@@ -4,7 +4,7 @@ use std::ffi::OsStr;
 use std::net::SocketAddr;
 use std::os::unix::ffi::OsStrExt as _;
 
-use rackweave_cast::format::{Delete, Deleted, Deletion, Obstacle, ObstacleKind};
+use rackweave_cast::format::{Delete, Deleted, Deletion, Lacking, Obstacle, ObstacleKind};
 use rackweave_cast::orca::{CastReceiver, CastView, ReceiverProgress};
 use rackweave_cast::sink::{Comparison, FileDone, SinkError};
 use rackweave_orca::flow::{ReceiverStatus, SlowReason};
@@ -68,13 +68,28 @@ pub(super) fn failure(receiver: &ReceiverProgress) -> Option<&'static str> {
     }
 }
 
-/// Returns why a receiver took nothing, the option that helps first; `None` if nothing was in the way.
+/// Returns how much a receiver lacks in words: without bytes of files that is the number of entries.
+pub(super) fn amount(bytes: u64, lacking: Option<&Lacking>) -> String {
+    match lacking.map_or(0, |lacking| lacking.iter().count()) {
+        1 if bytes == 0 => "1 link, folder or empty file".to_owned(),
+        count if bytes == 0 && count > 0 => format!("{count} links, folders or empty files"),
+        _ => size(bytes),
+    }
+}
+
+/// Returns a number of others in words.
+pub(super) fn others(count: u64) -> String {
+    format!("{count} other{}", if count == 1 { "" } else { "s" })
+}
+
+/// Returns why a receiver took nothing, the option that helps first; `None` if nothing was in the way. Paths are as they are: JSON escapes
+/// them, and who prints the text for people.
 pub(super) fn blocked(obstacle: Option<&Obstacle>) -> Option<String> {
     let Obstacle { kind, path, entries } = obstacle?;
-    let path = escaped(&String::from_utf8_lossy(path));
+    let path = String::from_utf8_lossy(path);
     let others = match entries.saturating_sub(1) {
         0 => String::new(),
-        others => format!(", and at {others} others"),
+        count => format!(", and at {}", others(count)),
     };
     Some(match kind {
         ObstacleKind::Exists => {
@@ -114,11 +129,11 @@ pub(super) fn undeleted(deletion: &Deletion) -> Option<String> {
 
 /// Returns what could not be deleted, and why that may be.
 fn failures(deleted: &Deleted) -> Option<String> {
-    let first = deleted.failures.first().map(|path| escaped(&String::from_utf8_lossy(path)));
+    let first = deleted.failures.first().map(|path| String::from_utf8_lossy(path));
     (deleted.failed > 0).then(|| {
         let others = match deleted.failed {
             1 => String::new(),
-            count => format!(" and {} others", count - 1),
+            count => format!(" and {}", others(count - 1)),
         };
         format!(
             "cannot delete {}{others}: not its user's to delete or, in a dry run, to look into, on another file system or mount, or deeper than 200 folders",
@@ -272,7 +287,7 @@ impl Outcome {
         }
         let content = self.view.content.max(1);
         let of = self.view.receivers.len();
-        let has_all = |it: &&CastReceiver| it.progress.there == Some(self.view.content);
+        let has_all = |it: &&CastReceiver| it.lacking.as_ref().is_some_and(Lacking::is_empty);
         let there = self.view.receivers.iter().filter(has_all).count();
         if there == of {
             text += &format!(
@@ -284,13 +299,20 @@ impl Outcome {
         if there > 0 {
             text += &format!("{there} of {of} receivers had everything; ");
         }
+        let has_content = |it: &CastReceiver| it.progress.there == Some(self.view.content);
+        let (what, times) = match self.view.receivers.iter().all(has_content) {
+            // What is sent has no bytes of files.
+            true => ("links, folders or empty files".to_owned(), String::new()),
+            false => {
+                let times = self.link_bytes as f64 / content as f64;
+                (size(self.view.content), format!(" ({times:.2} x the files)"))
+            }
+        };
         text += &format!(
-            "{} by {} in {:.2} s; the sender's link carried {} ({:.2} x the files)\n",
-            size(self.view.content),
+            "{what} by {} in {:.2} s; the sender's link carried {}{times}\n",
             self.spread.name(),
             self.seconds,
             size(self.link_bytes),
-            self.link_bytes as f64 / content as f64,
         );
         text
     }
@@ -324,7 +346,7 @@ pub(super) fn report_comparison(
     }
     let mut text = String::new();
     if let Some(refusal) = refusal {
-        status(&format!("error: {from}: {refusal}\n"));
+        status(&format!("error: {from}: {}\n", escaped(&refusal)));
         return Ok(());
     }
     // What is lacking is reported when it has been received.
@@ -344,7 +366,7 @@ pub(super) fn report_comparison(
         let would = if purpose.dry_run { "would delete" } else { "deleted" };
         text += &format!("{from}: {would} {} files and folders\n", deleted.entries);
         if let Some(failures) = failures(deleted) {
-            status(&format!("error: {from}: {failures}\n"));
+            status(&format!("error: {from}: {}\n", escaped(&failures)));
         }
     }
     if args.is_stdout() {
@@ -370,10 +392,11 @@ fn refusal(args: &ReceiveArgs, comparison: &Comparison) -> Option<String> {
         Some(out) => out.clone(),
         None => args.dir.join(OsStr::from_bytes(path)),
     };
-    let path = escaped(&path.to_string_lossy());
+    let path = path.to_string_lossy();
     let others = match entries.saturating_sub(1) {
         0 => String::new(),
-        others => format!(", and so do {others} others"),
+        1 => ", and so does 1 other".to_owned(),
+        count => format!(", and so do {count} others"),
     };
     Some(match kind {
         ObstacleKind::Exists => {

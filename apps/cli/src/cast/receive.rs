@@ -116,9 +116,11 @@ fn note(from: SocketAddr, caveats: Caveats) {
         ));
     }
     if foreign > 0 {
-        status(&format!(
-            "note: {from}: {foreign} files and links keep their modes and times: they belong to another user, and are not replaced\n"
-        ));
+        let keep = match foreign {
+            1 => "1 file or link of another user keeps its mode and time".to_owned(),
+            count => format!("{count} files and links of other users keep their modes and times"),
+        };
+        status(&format!("note: {from}: {keep}: without --overwrite it is not replaced\n"));
     }
 }
 

@@ -365,7 +365,7 @@ fn run(
     for (to, text) in args.to.iter().zip(failures::all(args, engine, &outcome.view)) {
         if let Some(text) = text {
             code = exit::FAILED;
-            status(&format!("error: {to}: {text}\n"));
+            status(&format!("error: {to}: {}\n", escaped(&text)));
         }
     }
     Ok(code)

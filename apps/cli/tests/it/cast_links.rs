@@ -286,3 +286,44 @@ fn a_link_replaces_and_is_replaced_as_a_file_and_nothing_goes_through_it() {
     assert_eq!(fs::read(there.join("folder/x")).unwrap(), b"x");
     assert_eq!(fs::read_dir(&outside).unwrap().count(), 0);
 }
+
+#[test]
+fn a_cast_of_links_is_counted_in_links_and_json_has_the_paths_as_they_are() {
+    let folder = tempfile::tempdir().unwrap();
+    let [source, place] = ["tree", "to"].map(|it| folder.path().join(it));
+    fs::create_dir(&source).unwrap();
+    let name = "l\u{1b}x";
+    fs::write(source.join("file"), b"content").unwrap();
+    symlink("old", source.join(name)).unwrap();
+    let receiver = Receiver::into(&place, &["--overwrite"]);
+    let keeps = Receiver::into(&place, &[]);
+    let send = |to: &str, options: &[&str]| {
+        let args = ["send", source.to_str().unwrap(), "--to", to];
+        let output = rackweave(&args).args(options).output().unwrap();
+        let [stdout, stderr] =
+            [output.stdout, output.stderr].map(|it| String::from_utf8(it).unwrap());
+        (stdout, stderr)
+    };
+    send(&receiver.address, &[]);
+    let here = fs::metadata(&source).unwrap().modified().unwrap();
+    fs::remove_file(source.join(name)).unwrap();
+    symlink("new", source.join(name)).unwrap();
+    fs::File::open(&source).unwrap().set_modified(here).unwrap();
+    let (said, _) = send(&receiver.address, &["--dry-run"]);
+    assert!(said.contains("would get 1 link, folder or empty file, already there 7 B"), "{said}");
+    assert!(said.contains("tree/l\\u{1b}x"), "{said}");
+    for (to, field) in [(&receiver.address, "path"), (&keeps.address, "error")] {
+        let (said, _) = send(to, &["--dry-run", "--json"]);
+        let mut events = said.lines().map(|it| serde_json::from_str::<Value>(it).unwrap());
+        let of = |it: &Value| match field {
+            "path" => it["path"].as_str().is_some_and(|it| it == format!("tree/{name}")),
+            _ => it["receivers"][0]["error"].as_str().is_some_and(|it| it.contains(name)),
+        };
+        assert!(events.any(|it| of(&it)), "{said}");
+    }
+    let (_, said) = send(&keeps.address, &[]);
+    assert!(said.contains("tree/l\\u{1b}x"), "{said}");
+    let (said, _) = send(&receiver.address, &[]);
+    assert!(said.contains("links, folders or empty files by unicast"), "{said}");
+    assert!(!said.contains("sent 0"), "{said}");
+}

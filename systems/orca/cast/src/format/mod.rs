@@ -71,6 +71,9 @@ pub const VERSION: u16 = 5;
 /// The longest path in bytes.
 pub const MAX_PATH: usize = 4096;
 
+/// The longest text of a symbolic link in bytes: Linux has no longer one, as it counts the zero at the end.
+pub const MAX_TARGET: usize = 4095;
+
 const MAGIC: &[u8; 6] = b"RWCAST";
 
 mod tag {

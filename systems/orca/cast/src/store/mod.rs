@@ -75,7 +75,7 @@ pub enum StoreError {
     /// The file would exceed a limit of the process or of the file system.
     #[error("{0} would be larger than the file system or `ulimit -f` allows")]
     TooLarge(PathBuf),
-    /// Nothing more can be opened, and so it is not known what is there.
+    /// Nothing more can be opened, and so the place may hold anything.
     #[error(
         "cannot open {0}: this process, or the system, has as many files open as it may (`ulimit -n`)"
     )]

@@ -164,7 +164,7 @@ impl Dir {
         Ok(found.map(|on| Self { on, path }))
     }
 
-    /// Returns the same directory, of which nothing changes its mode to be opened, not for a moment either.
+    /// Returns the same directory for a look at it: nothing gets another mode to be opened, not for a moment either.
     pub(crate) fn as_is(&self) -> Result<Self, StoreError> {
         let on = self.on.as_is().map_err(|error| failed(&self.path, error))?;
         Ok(Self { on, path: self.path.clone() })
@@ -347,7 +347,7 @@ impl Entry {
         })
     }
 
-    /// Gives this name to a link that is made under another one. A transfer beside this one may take that for what a killed one has left,
+    /// Gives this name to a link that is made under another one. Another transfer may take that for what a killed one has left,
     /// and remove it: then the link is made once more.
     fn put(&self, replace: bool, make: impl Fn(&Self) -> io::Result<()>) -> io::Result<()> {
         let mut tries = 3;

@@ -2,8 +2,8 @@
 
 use super::super::extents::EXTENT_BYTES;
 use super::super::{
-    Attribute, CHUNK, Extents, FileHeader, MAX_ATTRIBUTES, MAX_EXTENTS, MAX_PATH, PathError,
-    RecordKind, check_path, file_record_bytes, kind, tag,
+    Attribute, CHUNK, Extents, FileHeader, MAX_ATTRIBUTES, MAX_EXTENTS, MAX_PATH, MAX_TARGET,
+    PathError, RecordKind, check_path, file_record_bytes, kind, tag,
 };
 use super::DecodeError;
 
@@ -24,10 +24,13 @@ pub(in super::super) fn record_len(
             Some(runs) => len += runs,
             None => return wrong(),
         },
-        kind::HARD_LINK | kind::SYMBOLIC_LINK => match number(record.get(len..len + 2)?) as usize {
-            target if target <= MAX_PATH => len += 2 + target,
-            _ => return Some(Err(DecodeError::Path(PathError::Long))),
-        },
+        kind @ (kind::HARD_LINK | kind::SYMBOLIC_LINK) => {
+            let most = if kind == kind::SYMBOLIC_LINK { MAX_TARGET } else { MAX_PATH };
+            match number(record.get(len..len + 2)?) as usize {
+                target if target <= most => len += 2 + target,
+                _ => return Some(Err(DecodeError::Path(PathError::Long))),
+            }
+        }
         _ => {}
     }
     if record[1] & kind::WITH_ATTRIBUTES != 0 {

@@ -10,7 +10,10 @@ use crate::format::{Difference, FileHeader, Hash, ObstacleKind, Purpose};
 use crate::store::disk::{FileKind, Stat};
 use crate::store::{Dir, Entry, PART, StoreError};
 
-/// The directories that lead to the present place. Only they are open, however many there are in all.
+/// The most directories on a path that stay open though they need not.
+const MAX_OPEN: usize = 16;
+
+/// The directories that lead to the present place. No others are open, however many there are in all.
 pub(in crate::sink) struct Opened {
     root: Dir,
     on_path: Vec<Step>,
@@ -21,16 +24,17 @@ pub(in crate::sink) struct Opened {
 /// A directory on the path.
 struct Step {
     name: Vec<u8>,
-    dir: Dir,
+    /// `None` if it is too far above to stay open.
+    dir: Option<Dir>,
     /// The mode that it has again when it is left.
     mode: Option<u32>,
 }
 
 impl Drop for Step {
     fn drop(&mut self) {
-        if let Some(mode) = self.mode {
+        if let (Some(dir), Some(mode)) = (&self.dir, self.mode) {
             // A mode that is not right is found by the next comparison.
-            let _ = self.dir.set_mode(mode);
+            let _ = dir.set_mode(mode);
         }
     }
 }
@@ -66,21 +70,43 @@ impl Opened {
                 return Ok(None);
             }
         }
-        Ok(Some(self.present()))
+        self.present()
     }
 
-    fn present(&self) -> Dir {
-        self.on_path.last().map_or(&self.root, |step| &step.dir).clone()
+    /// Returns the present directory, if it is still there.
+    fn present(&mut self) -> Result<Option<Dir>, StoreError> {
+        let mut dir = &self.root;
+        let mut closed = 0;
+        for (number, step) in (1..).zip(&self.on_path) {
+            if let Some(open) = &step.dir {
+                (dir, closed) = (open, number);
+            }
+        }
+        let mut dir = dir.clone();
+        for step in &self.on_path[closed..] {
+            let Some(inside) = dir.existing(OsStr::from_bytes(&step.name))? else {
+                return Ok(None);
+            };
+            dir = inside;
+        }
+        if let Some(last) = self.on_path.last_mut() {
+            last.dir.get_or_insert_with(|| dir.clone());
+        }
+        Ok(Some(dir))
     }
 
     /// Goes on to a directory in the present one. Returns whether there is one.
     fn step(&mut self, name: &[u8]) -> Result<bool, StoreError> {
-        let above = self.present();
+        let Some(above) = self.present()? else { return Ok(false) };
         let Some(dir) = above.existing(OsStr::from_bytes(name))? else { return Ok(false) };
         let found = above.entry(OsStr::from_bytes(name)).stat();
         let found = found.filter(|it| !self.keeps_modes && it.is_own && it.mode & 0o700 != 0o700);
         let mode = found.map(|found| found.mode).filter(|mode| dir.open_up(*mode).is_ok());
-        self.on_path.push(Step { name: name.to_vec(), dir, mode });
+        self.on_path.push(Step { name: name.to_vec(), dir: Some(dir), mode });
+        let far = self.on_path.len().checked_sub(MAX_OPEN + 1);
+        if let Some(step) = far.map(|far| &mut self.on_path[far]).filter(|it| it.mode.is_none()) {
+            step.dir = None;
+        }
         Ok(true)
     }
 }
