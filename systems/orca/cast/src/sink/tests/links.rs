@@ -229,7 +229,16 @@ fn nothing_is_written_through_a_symbolic_link_of_the_same_cast() {
     for (number, headers) in (10..).zip(refused) {
         let config = FolderConfig { overwrite: true, ..config(&root) };
         let mut sink = Folder::new(config, number).unwrap();
-        assert!(sink.put(&stream(&headers)).is_err(), "{headers:?}");
+        // The system is not asked about a text that is too long for it.
+        let result = sink.put(&stream(&headers));
+        let is_long = headers[0].symbolic_link().is_some_and(|it| it.len() > 4095);
+        assert!(
+            match is_long {
+                true => matches!(result, Err(SinkError::Stream(_))),
+                false => result.is_err(),
+            },
+            "{headers:?}"
+        );
         assert_eq!(std::fs::read(&kept).unwrap(), b"kept");
         assert_eq!(std::fs::read_dir(&outside).unwrap().count(), 1);
     }
