@@ -9,10 +9,10 @@ use crate::shell::signal::Interrupt;
 use crate::shell::{events, exit, print, status, values};
 use clap::{Subcommand, ValueEnum};
 use rackweave_core::{Bytes, Rate, Span};
-use rackweave_linux::Key;
+use rackweave_linux::{EndpointError, Key};
 use rackweave_rpc_bench::{
     Bench, BenchConfig, BenchError, Custom, Load, Mode, Network, Profile, ServeConfig, Server,
-    Setup, Sizes, Transport, report,
+    Setup, Sizes, Transport, Wire, report,
 };
 use rackweave_testbed::deploy::Deployment;
 
@@ -36,6 +36,9 @@ pub(crate) struct SetupArgs {
     /// Transport: Homa or Polo over UDP, or the kernel's TCP.
     #[arg(long, default_value = "homa")]
     transport: TransportArg,
+    /// Send packets without UDP, as HomaModule in the Linux kernel does (needs CAP_NET_RAW).
+    #[arg(long, value_name = "WIRE", conflicts_with_all = ["profile", "scenario", "congestion"])]
+    wire: Option<WireArg>,
     /// Profile of Homa.
     #[arg(long, default_value = "leverage-homa")]
     profile: ProfileArg,
@@ -175,6 +178,12 @@ enum TransportArg {
 }
 
 #[derive(Clone, Copy, Debug, ValueEnum)]
+enum WireArg {
+    /// IP protocol 146, with messages of at most 1,000,000 bytes and neither encryption nor streams.
+    HomaModule,
+}
+
+#[derive(Clone, Copy, Debug, ValueEnum)]
 enum ProfileArg {
     /// The kernel module of 2023, with what Leverage Homa adds to it.
     LeverageHoma,
@@ -202,6 +211,7 @@ impl SetupArgs {
         };
         let setup = Setup {
             transport,
+            wire: self.wire.map_or(Wire::Udp, |WireArg::HomaModule| Wire::HomaModule),
             custom: None,
             profile,
             link: self.link,
@@ -252,7 +262,9 @@ pub(crate) fn rpc(command: RpcCommand) -> miette::Result<u8> {
 /// The exit code for a run that could not start: 2 for wrong usage, 1 if the system refused.
 fn refused(error: &BenchError) -> miette::Result<u8> {
     match error {
-        BenchError::Endpoint(_)
+        BenchError::Endpoint(
+            EndpointError::Bind { .. } | EndpointError::Raw { .. } | EndpointError::NoRawRights,
+        )
         | BenchError::Tickets(_)
         | BenchError::NoRoute { .. }
         | BenchError::Dump { .. }

@@ -234,7 +234,7 @@ impl<'a> Calls<'a> {
                 let (peer, sent, len) = (self.peer(peer), self.now(), bytes as usize);
                 let client = &mut *self.client;
                 let offset = client.rng.below(NOISE_BYTES) as usize;
-                let payload = client.shared.noise.slice(offset..offset + len);
+                let payload = client.payload(offset, len);
                 match client.request(peer, payload) {
                     Ok(id) => {
                         self.app.submitted(key, id);
@@ -320,13 +320,16 @@ impl<'a> Calls<'a> {
 
     /// Compares a response with its request, and digests both, if requested.
     fn check(&mut self, call: Call, response: &Bytes) {
+        if self.client.hashers.is_none() {
+            return;
+        }
+        let request = self.client.payload(call.offset, call.len);
         let client = &mut *self.client;
         if let Some((sent, back, bytes)) = &mut client.hashers {
-            let request = &client.shared.noise[call.offset..call.offset + call.len];
-            sent.update(request);
+            sent.update(&request);
             back.update(response);
             *bytes += call.len as u64;
-            client.end.corrupt += u64::from(request != &response[..]);
+            client.end.corrupt += u64::from(request != response);
         }
     }
 

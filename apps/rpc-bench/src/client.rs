@@ -140,8 +140,24 @@ impl Client {
         self.endpoint.turn().map_err(|error| socket(&error))
     }
 
+    /// The request of this length that begins here in the noise. `server`, a utility of HomaModule, answers with as many bytes as the
+    /// second word of a request says.
+    pub(crate) fn payload(&self, offset: usize, len: usize) -> Bytes {
+        let noise = self.shared.noise.slice(offset..offset + len);
+        match noise.get(2 * size_of::<u32>()..) {
+            Some(rest) if self.config.setup.is_of_module() => {
+                let word = (len as u32).to_ne_bytes();
+                [&word, &word, rest].concat().into()
+            }
+            _ => noise,
+        }
+    }
+
     /// The message that requests the kind of responses that servers must send.
     fn greeting(&self) -> Bytes {
+        if self.config.setup.is_of_module() {
+            return self.payload(0, GREETING.len() + 1);
+        }
         let wants = match self.config.mode {
             Mode::OneWay => WANTS_SHORT,
             Mode::Echo | Mode::Stream => WANTS_ECHO,
@@ -163,13 +179,14 @@ impl Client {
     /// Greets each server, and requests the kind of responses that it must send.
     fn greet(&mut self) -> Result<(), Trouble> {
         let greeting = self.greeting();
-        let (name, protocol) = (self.config.setup.name().to_owned(), self.config.setup.protocol());
+        let setup = self.config.setup.clone();
         let began = self.clock.now();
         for (host, server) in self.servers.clone() {
             let no_answer = |now: Time| Trouble::NoAnswer {
                 server,
-                transport: name.clone(),
-                protocol,
+                transport: setup.name().to_owned(),
+                option: setup.option(),
+                protocol: setup.protocol(),
                 waited_s: Seconds(now.since(began).as_secs_f64()),
             };
             let until = self.clock.now() + GREET_FOR;

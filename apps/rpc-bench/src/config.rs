@@ -8,7 +8,7 @@ use std::str::FromStr;
 use std::sync::Arc;
 
 use rackweave_core::{Bytes, HostId, Rate, Span};
-use rackweave_linux::endpoint::{Network, TicketFile, TicketFileError};
+use rackweave_linux::endpoint::{Network, TicketFile, TicketFileError, Wire};
 use rackweave_linux::{
     AnyEndpoint, Clock, Endpoint, EndpointConfig, EndpointError, Key, Peers, TcpConfig,
     TcpEndpoint, TcpError,
@@ -74,6 +74,9 @@ pub enum Profile {
 pub struct Setup {
     /// The transport that carries the calls.
     pub transport: Transport,
+    /// What its packets travel in. HomaModule's are those of [`Transport::Homa`] with the module's own parameters of 2026, and have
+    /// neither a key nor streams.
+    pub wire: Wire,
     /// The parameters that are used in place of those of `transport` and `profile`; not with [`Transport::Tcp`].
     pub custom: Option<Custom>,
     /// The profile of Homa; other transports ignore it.
@@ -97,6 +100,9 @@ pub struct Setup {
 /// The longest message over Homa or Polo, by the size of the packets' length field.
 const MAX_UDP_MESSAGE: u64 = u32::MAX as u64;
 
+/// The longest message of the Linux kernel module.
+const MODULE_MESSAGE: u64 = 1_000_000;
+
 /// The longest message with the parameters of a scenario, which mostly permit any length. Rackweave's choice: both ends
 /// hold a message in memory as a whole.
 const MAX_CUSTOM_MESSAGE: u64 = 128 << 20;
@@ -116,6 +122,7 @@ impl Setup {
     pub const fn new(transport: Transport) -> Self {
         Self {
             transport,
+            wire: Wire::Udp,
             custom: None,
             profile: Profile::LeverageHoma,
             link: Rate::from_gbps(10),
@@ -131,13 +138,49 @@ impl Setup {
     /// Returns the transport's name in reports.
     #[must_use]
     pub fn name(&self) -> &str {
+        if self.is_of_module() {
+            return "homa-module";
+        }
         self.custom.as_ref().map_or(self.transport.name(), |custom| &custom.name)
     }
 
     /// Returns the IP protocol that carries the transport, as firewalls see it.
     #[must_use]
     pub const fn protocol(&self) -> &'static str {
+        if self.is_of_module() {
+            return "IP protocol 146";
+        }
         if self.custom.is_some() { "UDP" } else { self.transport.protocol() }
+    }
+
+    /// Returns the option of the command that selects the transport.
+    pub(crate) fn option(&self) -> String {
+        let option = if self.is_of_module() { "--wire" } else { "--transport" };
+        format!("{option} {}", self.name())
+    }
+
+    pub(crate) const fn is_of_module(&self) -> bool {
+        matches!(self.wire, Wire::HomaModule)
+    }
+
+    /// Checks that HomaModule's packets can carry what is configured.
+    fn check_wire(&self) -> Result<(), BenchError> {
+        if !self.is_of_module() {
+            return Ok(());
+        }
+        let refused = |what| Err(BenchError::NotOfModule(what));
+        if self.transport != Transport::Homa || self.custom.is_some() {
+            return refused(
+                "it carries Homa only: leave out --transport, --profile and --scenario",
+            );
+        }
+        if self.key.is_some() || self.accept_early || self.tickets.is_some() {
+            return refused("it has no encryption: leave out --key, --accept-early and --tickets");
+        }
+        if self.max_message.is_some_and(|max| max > MODULE_MESSAGE) {
+            return refused("its messages have at most 1000000 bytes: lower --max-message");
+        }
+        Ok(())
     }
 
     /// Whether the transport has streams.
@@ -159,7 +202,7 @@ impl Setup {
             (Transport::Tcp, Some(max)) => max,
             (_, Some(max)) => max.min(MAX_UDP_MESSAGE),
             // The kernel module's maximum, whatever the profile.
-            (Transport::Homa, None) => 1_000_000,
+            (Transport::Homa, None) => MODULE_MESSAGE,
             (Transport::Polo | Transport::Tcp, None) => 128 << 20,
         }
     }
@@ -172,6 +215,7 @@ impl Setup {
         match self.transport {
             Transport::Homa => {
                 let mut config = match self.profile {
+                    _ if self.is_of_module() => homa::Config::linux_2026(self.link),
                     Profile::LeverageHoma => homa::Config::leverage(self.link),
                     Profile::Linux => homa::Config::linux(self.link),
                     Profile::Fabric => homa::Config::fabric(self.link, FABRIC_RTT_BYTES),
@@ -195,6 +239,7 @@ impl Setup {
         bind: SocketAddr,
         allow: Vec<Network>,
     ) -> Result<(AnyEndpoint, Option<TicketFile>), BenchError> {
+        self.check_wire()?;
         if (self.accept_early || self.tickets.is_some()) && self.key.is_none() {
             return Err(BenchError::EarlyWithoutKey);
         }
@@ -206,7 +251,12 @@ impl Setup {
         let memory = (256 << 20_u32).max(4 * self.longest().min(1 << 40));
         let endpoint = match self.machine() {
             Some(machine) => {
-                let config = EndpointConfig::new(host, bind, peers, &machine);
+                let config = match (self.wire, machine) {
+                    (Wire::HomaModule, TransportConfig::Homa(homa)) => {
+                        EndpointConfig::homa_module(host, bind, peers, homa)
+                    }
+                    (_, machine) => EndpointConfig::new(host, bind, peers, &machine),
+                };
                 Endpoint::new(EndpointConfig {
                     clock,
                     link: self.link,
@@ -340,6 +390,12 @@ impl BenchConfig {
         if self.setup.tickets.is_some() && !self.idempotent {
             return Err(BenchError::TicketsNotIdempotent);
         }
+        self.setup.check_wire()?;
+        if self.setup.is_of_module() && self.mode != Mode::Echo {
+            return Err(BenchError::NotOfModule(
+                "it has requests and full responses only: leave out --stream and --one-way",
+            ));
+        }
         let longest = self.setup.longest();
         if self.mode == Mode::Stream {
             return match (self.setup.has_streams(), self.check) {
@@ -388,6 +444,9 @@ pub enum BenchError {
         /// The length of the transport's longest message.
         longest: u64,
     },
+    /// Something that HomaModule's packets do not carry.
+    #[error("--wire homa-module is what the Linux kernel module speaks, and {0}")]
+    NotOfModule(&'static str),
     /// Polo has no streams.
     #[error("Polo has no streams: --stream requires homa or tcp")]
     NoStreams,

@@ -25,7 +25,7 @@ mod run;
 mod server;
 mod stream;
 
-pub use rackweave_linux::endpoint::Network;
+pub use rackweave_linux::endpoint::{Network, Wire};
 
 pub use config::{
     BenchConfig, BenchError, Custom, Load, Mode, NotASize, Profile, Setup, Sizes, Transport,

@@ -168,7 +168,7 @@ pub enum Trouble {
     /// No server has answered from the beginning.
     #[error(
         "nobody answers at {server} over {transport} (asked for {waited_s:.1} s). Does `rackweave rpc serve \
-         --transport {transport}` run there and listen at this address and port (--listen, --ports)? Does it \
+         {option}` run there and listen at this address and port (--listen, --ports)? Does it \
          serve this host (--allow)? Does a firewall let {protocol} port {} through, both ways?",
         .server.port()
     )]
@@ -177,6 +177,8 @@ pub enum Trouble {
         server: SocketAddr,
         /// The name of the transport.
         transport: String,
+        /// The option that selects it.
+        option: String,
         /// Its IP protocol, as firewalls see it.
         protocol: &'static str,
         /// For how long they were greeted.

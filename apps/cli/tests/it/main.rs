@@ -27,6 +27,7 @@ mod paths;
 mod reduce;
 mod reducing;
 mod rpc;
+mod rpc_module;
 mod size;
 mod switch;
 mod testbed;

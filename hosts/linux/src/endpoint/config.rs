@@ -2,10 +2,11 @@
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
 
 use rackweave_core::{HostId, Rate, Span};
 use rackweave_crypt::Key;
-use rackweave_transport::TransportConfig;
+use rackweave_transport::{TransportConfig, homa};
 
 use super::tickets::TicketStore;
 use crate::Clock;
@@ -19,8 +20,10 @@ pub struct EndpointConfig {
     pub bind: SocketAddr,
     /// The hosts that this one communicates with, and how it reaches them.
     pub peers: Peers,
-    /// The transport; packets are those of [`TransportConfig::over_udp`].
+    /// The transport; packets in UDP datagrams are those of [`TransportConfig::over_udp`].
     pub transport: TransportConfig,
+    /// What its packets travel in.
+    pub wire: Wire,
     /// The rate at which packets are paced, counted in bytes on the wire.
     pub link: Rate,
     /// How far ahead of the link packets may be passed to the kernel: more makes longer trains and fewer system calls, less
@@ -56,6 +59,7 @@ impl EndpointConfig {
             bind,
             peers,
             transport: transport.over_udp(),
+            wire: Wire::Udp,
             link: Rate::from_gbps(10),
             run_ahead: Span::from_us(50),
             busy_poll: Span::ZERO,
@@ -69,12 +73,38 @@ impl EndpointConfig {
         }
     }
 
+    /// The same for a host that speaks to hosts with HomaModule ([`Wire::HomaModule`]). `bind` is an IPv4 address with a port below
+    /// 32,768, or with 0 for a client.
+    #[must_use]
+    pub fn homa_module(
+        host: HostId,
+        bind: SocketAddr,
+        peers: Peers,
+        homa: impl Into<Arc<homa::Config>>,
+    ) -> Self {
+        let transport = TransportConfig::Homa(homa.into());
+        let config = Self::new(host, bind, peers, &transport);
+        Self { wire: Wire::HomaModule, transport, ..config }
+    }
+
     /// The same with a key.
     #[must_use]
     pub fn key(mut self, key: Key) -> Self {
         self.key = Some(key);
         self
     }
+}
+
+/// What a host's packets travel in.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Wire {
+    /// UDP datagrams, each with an envelope that names the hosts' incarnations and has checks.
+    #[default]
+    Udp,
+    /// Packets of IP protocol 146 over IPv4, as those of HomaModule in the Linux kernel: requests and responses of at most
+    /// 1,000,000 bytes over [`homa::Config::linux_2026`] or a variant of it, neither encrypted nor protected against forged source
+    /// addresses. A port is one of Homa's. Needs CAP_NET_RAW, and a kernel without the module.
+    HomaModule,
 }
 
 /// The peers of an endpoint.

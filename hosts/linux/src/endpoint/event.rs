@@ -15,6 +15,26 @@ pub enum EndpointError {
     /// The address is in use, or is not one of this machine.
     #[error("cannot bind UDP socket {address}: {source}")]
     Bind { address: SocketAddr, source: io::Error },
+    /// The process lacks the right to open raw sockets.
+    #[error("packets of IP protocol 146 need the capability CAP_NET_RAW: run as root")]
+    NoRawRights,
+    /// The port is in use, the address is not one of this machine, or the system has no raw sockets.
+    #[error("cannot open a raw socket of IP protocol 146 for {address}: {source}")]
+    Raw { address: SocketAddr, source: io::Error },
+    /// A key and HomaModule's packets.
+    #[error("HomaModule's packets cannot be encrypted: use no key, or UDP")]
+    ModuleWithKey,
+    /// HomaModule's packets by another way than IPv4.
+    #[error("HomaModule's packets are carried over IPv4 only, and by no switch in user space")]
+    ModuleNeedsIpv4,
+    /// A port that the module gives to clients.
+    #[error("HomaModule's servers have ports below 32768, not {0}")]
+    ModulePort(u16),
+    /// Another transport, or longer messages than the module's.
+    #[error(
+        "HomaModule's packets are those of Homa in its layout of 2026, with messages of at most 1000000 bytes"
+    )]
+    ModuleTransport,
     /// A key and a switch of this project.
     #[error(
         "a key cannot be used through a switch of Rackweave: it reads and trims the headers that a key encrypts. Use direct \

@@ -6,6 +6,7 @@ mod early;
 mod event;
 mod events;
 mod fragments;
+mod homa_module;
 mod ids;
 mod incoming;
 mod outgoing;
@@ -23,14 +24,14 @@ use std::os::fd::{AsFd, BorrowedFd};
 
 use bytes::Bytes;
 use rackweave_core::{
-    HostId, Kind, MessageId, Node as _, Open, RecoveryCounters, RoundTrip, Span, StreamEvent,
-    Submit, Time, Transport as _,
+    HostId, Kind, MessageId, Node as _, Open, RecoveryCounters, Refused, RoundTrip, Span,
+    StreamEvent, Submit, Time, Transport as _,
 };
 pub use rackweave_crypt::KeyMismatch;
 use rackweave_transport::Machine;
 use rackweave_wire::homa::Layout;
 
-pub use self::config::{EndpointConfig, Network, Peers};
+pub use self::config::{EndpointConfig, Network, Peers, Wire};
 pub use self::event::{EndpointError, Event, PathChange, SendError, Stats};
 use self::events::Events;
 use self::fragments::Reassembly;
@@ -141,10 +142,19 @@ impl Endpoint {
     /// Binds the socket.
     ///
     /// # Errors
-    /// If the address is in use or not local, or the configuration has both a key and a switch.
-    pub fn new(config: EndpointConfig) -> Result<Self, EndpointError> {
+    /// If the address is in use or not local, or parts of the configuration exclude each other.
+    pub fn new(mut config: EndpointConfig) -> Result<Self, EndpointError> {
         Self::check_config(&config)?;
         let address = config.bind;
+        if let (Wire::HomaModule, SocketAddr::V4(v4)) = (config.wire, address) {
+            let socket = UdpSocket::raw(v4, homa_module::PROTOCOL, config.socket_buffer);
+            let socket = socket.map_err(|source| match source.kind() {
+                io::ErrorKind::PermissionDenied => EndpointError::NoRawRights,
+                _ => EndpointError::Raw { address, source },
+            })?;
+            config.bind = socket.local_addr();
+            return Ok(Self::with(config, socket));
+        }
         let socket = UdpSocket::bind(address, config.socket_buffer, false)
             .map_err(|source| EndpointError::Bind { address, source })?;
         Self::on(config, socket)
@@ -201,18 +211,25 @@ impl<P: Platform> Endpoint<P> {
         if config.key.is_some() && matches!(config.peers, Peers::Switch { .. }) {
             return Err(EndpointError::KeyThroughSwitch);
         }
-        Ok(())
+        match config.wire {
+            Wire::Udp => Ok(()),
+            Wire::HomaModule => homa_module::check(config),
+        }
     }
 
     /// An endpoint on this platform, whose address is the configured one.
     ///
     /// # Errors
-    /// If the configuration has both a key and a switch.
-    pub fn on(config: EndpointConfig, mut platform: P) -> Result<Self, EndpointError> {
+    /// If parts of the configuration exclude each other.
+    pub fn on(config: EndpointConfig, platform: P) -> Result<Self, EndpointError> {
         Self::check_config(&config)?;
+        Ok(Self::with(config, platform))
+    }
+
+    fn with(config: EndpointConfig, mut platform: P) -> Self {
         let secret = Secret::new(platform.random());
         let has_aes = platform.has_aes();
-        Ok(Self {
+        Self {
             layout: config.transport.layout(),
             machine: config.transport.machine(config.host),
             peers: PeerTable::new(config.peers.clone(), config.host, secret),
@@ -234,7 +251,7 @@ impl<P: Platform> Endpoint<P> {
             stats: Stats::default(),
             config,
         }
-        .announced())
+        .announced()
     }
 
     /// The number of this host.
@@ -330,6 +347,9 @@ impl<P: Platform> Endpoint<P> {
     /// See [`SendError`]; the call had no effect then.
     pub fn send(&mut self, peer: HostId, kind: Kind, bytes: Bytes) -> Result<MessageId, SendError> {
         self.check(peer, bytes.len())?;
+        if kind == Kind::OneWay && self.is_of_module() {
+            return Err(Refused::Unsupported.into());
+        }
         let now = self.driver.now();
         let id = self.new_id();
         self.machine.submit(now, Submit { id, peer, bytes: bytes.len() as u64, kind })?;
@@ -379,6 +399,9 @@ impl<P: Platform> Endpoint<P> {
     /// See [`SendError`]; the call had no effect then.
     pub fn open(&mut self, peer: HostId, deadline: Time) -> Result<MessageId, SendError> {
         self.check(peer, 0)?;
+        if self.is_of_module() {
+            return Err(Refused::Unsupported.into());
+        }
         let now = self.driver.now();
         let id = self.new_id();
         self.machine.open(now, Open { id, peer, deadline })?;

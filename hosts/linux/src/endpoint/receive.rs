@@ -25,6 +25,9 @@ enum Content<'a> {
 impl<P: Platform> Endpoint<P> {
     /// Handles the datagrams of one call to receive.
     pub(super) fn handle_received(&mut self, now: Time, batch: &ReceiveBatch) {
+        if self.is_of_module() {
+            return self.handle_bare(now, batch);
+        }
         for datagram in batch.datagrams() {
             self.stats.received += 1;
             if !self.peers.admits(datagram.from) {

@@ -3,7 +3,7 @@
 use std::io;
 use std::ops::ControlFlow;
 
-use rackweave_core::{HostId, Node as _, Packet, Slice, Time, Transport as _};
+use rackweave_core::{HostId, Node as _, Packet, Time, Transport as _};
 use rackweave_wire::{Header, frame, overlay};
 
 use super::Endpoint;
@@ -103,6 +103,9 @@ impl<P: Platform> Driven<P> for Endpoint<P> {
 impl<P: Platform> Endpoint<P> {
     /// Writes a packet to the batch, or holds it until the peer's incarnation (with a key, a session) is known.
     pub(super) fn queue(&mut self, now: Time, packet: Packet<Header>) {
+        if self.is_of_module() {
+            return self.queue_bare(now, &packet);
+        }
         if self.secure.is_some() {
             return self.queue_sealed(now, packet);
         }
@@ -118,20 +121,12 @@ impl<P: Platform> Endpoint<P> {
             self.stats.not_held += 1;
             return;
         }
-        let payload = match packet.payload() {
-            None | Some(Slice { len: 0, .. }) => Payload::new(),
-            Some(slice) => match self.outgoing.slice(packet.dst, slice) {
-                Some(payload) => payload,
-                None => {
-                    self.stats.stale += 1;
-                    return;
-                }
-            },
-        };
+        let (ours, path) = (peer.ours, peer.path());
+        let Some(payload) = self.payload_of(packet.dst, packet.payload()) else { return };
         let check = payload.iter().fold(0, |check, bytes| overlay::crc32c(check, bytes));
-        let (layout, from, path) = (self.layout, peer.ours, peer.path());
+        let layout = self.layout;
         let class = frame::traffic_class(&packet);
-        let write = |out: &mut Vec<u8>| overlay::encode(&packet, layout, from, to, check, out);
+        let write = |out: &mut Vec<u8>| overlay::encode(&packet, layout, ours, to, check, out);
         let bytes = self.datagram_bytes(&packet.header);
         if let Some(limit) = self.watch_path(now, packet.dst, bytes)
             && bytes > limit

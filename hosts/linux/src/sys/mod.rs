@@ -11,6 +11,7 @@ pub mod ethtool;
 mod limits;
 mod local;
 mod packet;
+mod raw;
 mod send_batch;
 mod standard;
 mod tcp;

@@ -12,6 +12,7 @@ use smallvec::SmallVec;
 use socket2::{Domain, Protocol, SockAddr, Socket, Type};
 
 use super::control::{self, Room, Writer};
+use super::raw::PortClaim;
 use super::send_batch::{Outgoing, SendBatch};
 
 /// The most datagrams, or trains of them, in one call.
@@ -23,12 +24,14 @@ const RECEIVE_BYTES: usize = 1 << 16;
 /// About how many bytes one call receives if trains are long, so that they are handled while they are in the CPU's cache.
 const RECEIVE_CALL_BYTES: usize = 1 << 19;
 
-/// A UDP socket, which never blocks.
+/// A UDP socket, or a raw one ([`UdpSocket::raw`]), which never blocks.
 #[derive(Debug)]
 pub struct UdpSocket {
-    socket: Socket,
-    address: SocketAddr,
-    segmentation: bool,
+    pub(super) socket: Socket,
+    pub(super) address: SocketAddr,
+    pub(super) segmentation: bool,
+    /// The port of a raw socket.
+    pub(super) _claim: Option<PortClaim>,
 }
 
 /// The two ends of an exchange of datagrams: the other host's address, and the address of this one.
@@ -92,7 +95,7 @@ impl UdpSocket {
             SocketAddr::V6(_) => socket.set_recv_tclass_v6(true)?,
         }
         socket.bind(&address.into())?;
-        let this = Self { address, socket, segmentation: true };
+        let this = Self { address, socket, segmentation: true, _claim: None };
         if address.ip().is_unspecified() {
             match address {
                 SocketAddr::V4(_) => this.set_option(libc::IPPROTO_IP, libc::IP_PKTINFO, 1)?,
@@ -176,7 +179,7 @@ impl UdpSocket {
         self.set_option(libc::IPPROTO_IP, name, value).unwrap();
     }
 
-    fn set_option(&self, level: c_int, name: c_int, value: c_int) -> io::Result<()> {
+    pub(super) fn set_option(&self, level: c_int, name: c_int, value: c_int) -> io::Result<()> {
         let bytes = size_of::<c_int>() as libc::socklen_t;
         // SAFETY: the value is an int that lives through the call, as its length says.
         let result = unsafe {

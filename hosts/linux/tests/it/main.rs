@@ -4,6 +4,7 @@ mod addresses;
 mod common;
 mod early;
 mod faults;
+mod homa_module;
 mod hostile;
 mod kernel;
 mod loopback;
