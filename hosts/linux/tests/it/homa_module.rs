@@ -11,6 +11,7 @@ use rackweave_linux::sys::{Path, SendBatch, UdpSocket};
 use rackweave_linux::{
     Clock, Endpoint, EndpointConfig, EndpointError, Event, Peers, SendError, netns,
 };
+use rackweave_testing::bind_again;
 use rackweave_transport::{Profile as _, homa};
 use smallvec::smallvec;
 
@@ -135,7 +136,8 @@ fn a_port_has_one_process_and_no_packets_of_other_ports() {
         assert_eq!(other.stats().received, 0);
         // Its port is free again once it is gone.
         drop(other);
-        Endpoint::new(config((Ipv4Addr::LOCALHOST, PORT + 1), Vec::new(), clock)).unwrap();
+        let again = || Endpoint::new(config((Ipv4Addr::LOCALHOST, PORT + 1), Vec::new(), clock));
+        bind_again(again).unwrap();
     });
 }
 

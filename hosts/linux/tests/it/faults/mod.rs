@@ -21,6 +21,7 @@ use bytes::Bytes;
 use rackweave_core::{Event as Told, HostId, Kind, MessageId, Rng, Span, Time};
 use rackweave_linux::sys::{ReceiveBatch, SendBatch, UdpSocket};
 use rackweave_linux::{Clock, Endpoint, EndpointConfig, Event, Peers, Platform};
+use rackweave_testing::bind_again;
 use rackweave_transport::TransportConfig;
 use rackweave_transport::testkit::{Fates, Faults, Schedule};
 use relay::Relay;
@@ -128,7 +129,7 @@ impl World {
         let peers =
             Peers::Switch { port: self.relay.socket.local_addr(), hosts: self.schedule.hosts };
         let config = EndpointConfig::new(HostId(host), bind, peers, &self.transport);
-        let socket = UdpSocket::bind(bind, config.socket_buffer, false).unwrap();
+        let socket = bind_again(|| UdpSocket::bind(bind, config.socket_buffer, false)).unwrap();
         let address = socket.local_addr();
         (Endpoint::on(config, Stepped(socket, self.rounds.clone())).unwrap(), address)
     }
