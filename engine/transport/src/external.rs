@@ -160,6 +160,7 @@ trait Erased: Any + Debug + Send + Sync {
     fn has_streams(&self) -> bool;
     fn lost_after(&self) -> Option<Span>;
     fn over_udp(&self) -> Config;
+    fn patience(&self) -> Span;
     fn patient(&self, at_least: Span) -> Config;
 }
 
@@ -209,6 +210,10 @@ where
 
     fn over_udp(&self) -> Config {
         Config::new(Profile::over_udp(self.clone()))
+    }
+
+    fn patience(&self) -> Span {
+        Profile::patience(self)
     }
 
     fn patient(&self, at_least: Span) -> Config {
@@ -261,6 +266,10 @@ impl Profile for Config {
 
     fn over_udp(self) -> Self {
         self.0.over_udp()
+    }
+
+    fn patience(&self) -> Span {
+        self.0.patience()
     }
 
     fn patient(self, at_least: Span) -> Self {

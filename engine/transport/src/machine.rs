@@ -181,6 +181,12 @@ impl TransportConfig {
         for_config!(self, config => Profile::over_udp(config.as_ref().clone()).into())
     }
 
+    /// How long messages wait for a silent peer; see [`Profile::patience`].
+    #[must_use]
+    pub fn patience(&self) -> Span {
+        for_config!(self, config => Profile::patience(&**config))
+    }
+
     /// The same transport with a longer timeout for silent peers; see [`Profile::patient`].
     #[must_use]
     pub fn patient(&self, at_least: Span) -> Self {

@@ -121,6 +121,11 @@ pub trait Profile: Clone {
         None
     }
 
+    /// The time for which messages wait for a peer that is silent, or for the host's own link to take a packet, before they
+    /// fail. A few wait somewhat longer: a receiver may be asked again for what has begun to arrive.
+    #[must_use]
+    fn patience(&self) -> Span;
+
     /// The same parameters for packets inside UDP datagrams of the usual MTU, as on Linux: headers have their
     /// wire sizes, and payloads are reduced by the overhead of the datagram. All control packets of a transport
     /// count with the size of the longest one.

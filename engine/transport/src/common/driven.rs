@@ -18,7 +18,8 @@ use rackweave_core::{
 use rackweave_wire::{Exchange, Id64};
 
 use super::{
-    Awaiting, CLIENT_PORT, Exchanges, Heap, Jitter, Known, Limits, Parameters, SERVER_PORT, State,
+    Awaiting, CLIENT_PORT, Exchanges, Heap, Jitter, Known, Limits, Outlet, Parameters, SERVER_PORT,
+    State,
 };
 
 /// What is specific to one transport.
@@ -160,6 +161,7 @@ pub struct Driven<S: Scheme> {
     pub(crate) recovery: RecoveryCounters,
     /// See [`Transport::not_admitted`].
     not_admitted: u64,
+    outlet: Outlet,
     pub(crate) scheme: S,
 }
 
@@ -182,6 +184,7 @@ impl<S: Scheme> Driven<S> {
             events: VecDeque::new(),
             recovery: RecoveryCounters::default(),
             not_admitted: 0,
+            outlet: Outlet::new(common.patience),
             scheme: S::new(id, &config),
             config,
         }
@@ -483,6 +486,21 @@ impl<S: Scheme> Driven<S> {
         }
     }
 
+    /// Fails the messages that have waited for too long for a driver that takes no packets.
+    fn check_outlet(&mut self, now: Time) {
+        let closed = self.outlet.check(now);
+        let mut next = 0;
+        while let Some(since) = closed
+            && let Some(slot) = self.exchanges.next_submitted(next, since)
+        {
+            self.fail(now, slot, FailReason::PeerSilent);
+            next = slot + 1;
+        }
+        if self.exchanges.live() == 0 {
+            self.outlet.rest();
+        }
+    }
+
     /// Handles the timer of an exchange, if its deadline has passed.
     fn due(&mut self, now: Time, slot: u32) {
         let deadline = match &self.exchanges.get(slot).state {
@@ -522,11 +540,15 @@ impl<S: Scheme> Node for Driven<S> {
     }
 
     fn handle_timeout(&mut self, now: Time) {
+        if self.outlet.poll_timeout() <= now {
+            self.check_outlet(now);
+        }
         S::on_timeout(self, now);
     }
 
     #[inline]
     fn poll_transmit(&mut self, now: Time, _port: u8) -> Option<Packet<S::Header>> {
+        self.outlet.polled(now);
         if let Some((dst, mut header)) = self.control.pop_front() {
             S::departs(now, &mut header);
             let common = self.config.common();
@@ -538,7 +560,7 @@ impl<S: Scheme> Node for Driven<S> {
     #[inline]
     fn poll_timeout(&self) -> Option<Time> {
         let timer = self.timers.first().map_or(Time::MAX, |(at, _)| at);
-        let next = timer.min(self.scheme.poll_timeout());
+        let next = timer.min(self.scheme.poll_timeout()).min(self.outlet.poll_timeout());
         (next < Time::MAX).then_some(next)
     }
 
@@ -574,13 +596,15 @@ impl<S: Scheme> Transport for Driven<S> {
         let slot = if let Some(slot) = response_in {
             // A response acknowledges its request.
             self.timers.remove(slot);
-            self.exchanges.get_mut(slot).state = state;
+            let exchange = self.exchanges.get_mut(slot);
+            (exchange.state, exchange.since) = (state, now);
             slot
         } else {
             let one_way = message.kind == Kind::OneWay;
             let slot = self.exchanges.insert(now, message.peer, message.id.0, one_way, state);
             slot.ok_or(Refused::Busy)?
         };
+        self.outlet.submitted(now);
         S::submitted(self, now, slot);
         Ok(())
     }

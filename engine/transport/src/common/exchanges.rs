@@ -17,6 +17,8 @@ pub(crate) struct Exchange<O, I> {
     pub(crate) birth: u64,
     /// Whether the message is one-way, without a response.
     pub(crate) one_way: bool,
+    /// When this host submitted the message that it sends; for others, when the exchange began.
+    pub(crate) since: Time,
     /// The active direction and its state.
     pub(crate) state: State<O, I>,
 }
@@ -182,7 +184,7 @@ impl<O, I> Exchanges<O, I> {
         let birth = self.births;
         self.births += 1;
         self.live += 1;
-        let exchange = Exchange { local, peer, birth, one_way, state };
+        let exchange = Exchange { local, peer, birth, one_way, since: now, state };
         let slot = if self.free == NONE {
             self.slots.push(exchange);
             self.slots.len() as u32 - 1
@@ -259,6 +261,15 @@ impl<O, I> Exchanges<O, I> {
     #[inline]
     pub(crate) fn get_mut(&mut self, slot: u32) -> &mut Exchange<O, I> {
         &mut self.slots[slot as usize]
+    }
+
+    /// A message that this host sends and has submitted by `since`, from this slot on; returns its slot.
+    pub(crate) fn next_submitted(&self, from: u32, since: Time) -> Option<u32> {
+        let is_meant = |exchange: &Exchange<O, I>| {
+            matches!(exchange.state, State::Sending(_)) && exchange.since <= since
+        };
+        let later = self.slots.get(from as usize..)?;
+        later.iter().position(is_meant).map(|nth| from + nth as u32)
     }
 
     /// The exchanges in progress.

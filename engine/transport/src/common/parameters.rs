@@ -97,6 +97,10 @@ impl<P: Parameters> Profile for P {
         self
     }
 
+    fn patience(&self) -> Span {
+        self.common().patience
+    }
+
     fn patient(mut self, at_least: Span) -> Self {
         let common = self.common_mut();
         if common.patience < at_least {

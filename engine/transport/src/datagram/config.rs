@@ -23,6 +23,8 @@ pub struct Config {
     pub spray: bool,
     /// Time without a new packet after which an incomplete message is discarded.
     pub forget_after: Span,
+    /// The time after which a message fails, if the host's link takes no packets.
+    pub patience: Span,
 
     /// Maximum message length, in bytes.
     pub max_message_bytes: u32,
@@ -49,6 +51,7 @@ impl Default for Config {
             priority: 0,
             spray: false,
             forget_after: Span::from_ms(10),
+            patience: Span::from_ms(200),
             max_message_bytes: u32::MAX,
             max_sending: 1 << 16,
             max_arriving: 1 << 12,
@@ -68,6 +71,7 @@ impl Config {
         above_zero(&[
             ("max_payload", self.max_payload > 0),
             ("forget_after", self.forget_after > Span::ZERO),
+            ("patience", self.patience > Span::ZERO),
             ("max_message_bytes", self.max_message_bytes > 0),
             ("max_sending", self.max_sending > 0),
             ("max_arriving", self.max_arriving > 0),
@@ -131,8 +135,12 @@ impl Profile for Config {
         self
     }
 
-    /// Has no effect: a datagram sender expects no answer.
-    fn patient(self, _: Span) -> Self {
+    fn patience(&self) -> Span {
+        self.patience
+    }
+
+    fn patient(mut self, at_least: Span) -> Self {
+        self.patience = self.patience.max(at_least);
         self
     }
 }

@@ -3,7 +3,8 @@
 //!
 //! - [`config`]: the parameters.
 //!
-//! [`Event::Sent`] is raised when the last packet of a message has been sent, whether or not it arrives. A
+//! [`Event::Sent`] is raised when the last packet of a message has been sent, whether or not it arrives. A message of which
+//! nobody takes a packet for [`Config::patience`] fails. A
 //! message is delivered once all its packets have arrived. An incomplete message without a further packet is discarded
 //! after [`Config::forget_after`] without an event, as IP does with fragments (RFC 1122,
 //! section 3.3.2). There are no requests, because nothing would end a request whose response is lost.
@@ -20,13 +21,15 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use rackweave_core::{
-    Assembler, Event, Framing, HostId, Kind, MessageId, Node, Packet, Placement, Refused, Submit,
-    Time, Transport, prefetch,
+    Assembler, Event, FailReason, Framing, HostId, Kind, MessageId, Node, Packet, Placement,
+    Refused, Submit, Time, Transport, prefetch,
 };
 use rackweave_wire::Id64;
 use rackweave_wire::datagram::Header;
 
-use crate::common::{CLIENT_PORT, Exchanges, Heap, Known, Limits, List, SERVER_PORT, State};
+use crate::common::{
+    CLIENT_PORT, Exchanges, Heap, Known, Limits, List, Outlet, SERVER_PORT, State,
+};
 pub use config::Config;
 
 /// The sender's state of a message.
@@ -58,6 +61,7 @@ pub struct Host {
     /// When each arriving message is discarded.
     deadlines: Heap<Time>,
     events: VecDeque<Event>,
+    outlet: Outlet,
     /// See [`Transport::not_admitted`].
     not_admitted: u64,
 }
@@ -73,12 +77,13 @@ impl Host {
         let arriving = Limits { live: config.max_arriving, finished, finished_for };
         Self {
             id,
-            config,
             sending: Exchanges::new(sending),
             queue: List::default(),
             arriving: Exchanges::new(arriving),
             deadlines: Heap::default(),
             events: VecDeque::new(),
+            outlet: Outlet::new(config.patience),
+            config,
             not_admitted: 0,
         }
     }
@@ -169,10 +174,23 @@ impl Node for Host {
             self.deadlines.remove(slot);
             self.arriving.remove(now, slot, false);
         }
+        if let Some(since) = self.outlet.check(now) {
+            while let Some(slot) = self.sending.next_submitted(0, since) {
+                let exchange = self.sending.get(slot);
+                let (peer, id) = (exchange.peer, MessageId(exchange.local));
+                self.queue.remove(slot);
+                self.sending.remove(now, slot, false);
+                self.events.push_back(Event::Failed { peer, id, reason: FailReason::PeerSilent });
+            }
+        }
+        if self.queue.is_empty() {
+            self.outlet.rest();
+        }
     }
 
     #[inline]
     fn poll_transmit(&mut self, now: Time, _port: u8) -> Option<Packet<Header>> {
+        self.outlet.polled(now);
         let slot = self.queue.first()?;
         let exchange = self.sending.get_mut(slot);
         let (peer, id) = (exchange.peer, MessageId(exchange.local));
@@ -196,7 +214,9 @@ impl Node for Host {
 
     #[inline]
     fn poll_timeout(&self) -> Option<Time> {
-        self.deadlines.first().map(|(at, _)| at)
+        let deadline = self.deadlines.first().map_or(Time::MAX, |(at, _)| at);
+        let next = deadline.min(self.outlet.poll_timeout());
+        (next < Time::MAX).then_some(next)
     }
 
     #[inline]
@@ -226,6 +246,7 @@ impl Transport for Host {
         let outgoing = State::Sending(Outgoing { bytes: message.bytes as u32, sent: 0 });
         let slot = self.sending.insert(now, message.peer, message.id.0, true, outgoing);
         self.queue.push_back(slot.ok_or(Refused::Busy)?);
+        self.outlet.submitted(now);
         Ok(())
     }
 

@@ -182,8 +182,12 @@ fn a_message_that_lost_a_packet_is_forgotten() {
     network.submit(0, 1, id(1), 10_000, Kind::OneWay).unwrap();
     network.run_until(at(Span::from_us(30)));
     assert_eq!(network.hosts[1].arriving.live(), 1);
-    assert!(network.run_until(at(Span::from_ms(11))));
+    network.run_until(at(Span::from_ms(11)));
     assert!(network.hosts.iter().all(Host::is_idle));
+    assert!(
+        network.run_until(at(Span::from_ms(26))),
+        "the last check of the link was the last event"
+    );
     let events: Vec<_> = network.events.iter().map(|(_, host, event)| (*host, *event)).collect();
     assert_eq!(events, [(HostId(0), Event::Sent { peer: HostId(1), id: id(1) })], "that is all");
 }

@@ -115,6 +115,8 @@ pub struct Host {
     /// When the timer of each stream expires.
     stream_timers: InlineHeap<Time>,
     id: HostId,
+    /// Whether the driver has polled for a packet since the last tick, after which it does so if the link takes one.
+    polled: bool,
     recovery: RecoveryCounters,
     queue: SendQueue,
     peers: Peers,
@@ -153,6 +155,7 @@ impl Host {
         let queue = SendQueue::new(config.pacer_fifo_fraction);
         Self {
             id,
+            polled: false,
             config,
             rpcs: Rpcs::default(),
             peers: Peers::default(),
@@ -459,6 +462,7 @@ impl Node for Host {
 
     #[inline]
     fn poll_transmit(&mut self, now: Time, _port: u8) -> Option<Packet<Header>> {
+        self.polled = true;
         while let Some(control) = self.control.pop_front() {
             if self.control.is_empty() {
                 // The next one begins at the buffer's start, so that a queue that is mostly empty uses one cache line.

@@ -86,6 +86,10 @@ impl Profile for Config {
         self
     }
 
+    fn patience(&self) -> Span {
+        self.tick.saturating_mul(u64::from(self.patience()))
+    }
+
     /// Adds RESENDs and NEED_ACKs at the same intervals. The first tick may come at once, and does not count.
     fn patient(mut self, at_least: Span) -> Self {
         let ticks = at_least.ticks().div_ceil(self.tick.ticks().max(1)).saturating_add(1);

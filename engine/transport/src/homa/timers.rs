@@ -33,6 +33,7 @@ impl Host {
         let missed_before = self.missed_ticks;
         self.missed_ticks += tick.saturating_sub(self.last_tick).saturating_sub(1);
         self.last_tick = tick;
+        let is_closed = !core::mem::take(&mut self.polled);
         let mut active = false;
         self.start_repair_tick(tick);
         if self.config.one_resend_per_peer {
@@ -41,7 +42,7 @@ impl Host {
         let mut next = 0;
         while let Some(slot) = self.rpcs.next_used(next) {
             next = slot + 1;
-            active |= self.tick_rpc(now, (tick, missed_before), slot);
+            active |= self.tick_rpc(now, (tick, missed_before), is_closed, slot);
         }
         self.start_repairs();
         if !active {
@@ -95,14 +96,27 @@ impl Host {
     }
 
     /// Handles a tick of one RPC; returns whether it needs further ticks.
-    fn tick_rpc(&mut self, now: Time, (tick, missed_before): (u64, u64), slot: u32) -> bool {
+    fn tick_rpc(
+        &mut self,
+        now: Time,
+        (tick, missed_before): (u64, u64),
+        is_closed: bool,
+        slot: u32,
+    ) -> bool {
         let Some(wait) = self.waits_for(slot) else { return false };
         let patience = self.config.patience();
         let request_ack_ticks = self.config.request_ack_ticks;
         let rpc = self.rpcs.get_mut(slot);
         if wait == Wait::Nothing {
-            rpc.silent = 0;
-            return true;
+            // A message that waits for others of this host waits as long as it takes, but not one that the link does not take. (Our
+            // choice.)
+            let is_stuck = is_closed && matches!(rpc.state, State::Sending(_));
+            rpc.silent = if is_stuck { rpc.silent.saturating_add(1) } else { 0 };
+            let is_hopeless = u32::from(rpc.silent) >= patience.min(u32::from(u16::MAX));
+            if is_hopeless {
+                self.give_up(now, slot);
+            }
+            return !is_hopeless;
         }
         if wait == Wait::Data
             && let State::Receiving(incoming) = &rpc.state

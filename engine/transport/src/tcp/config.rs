@@ -227,6 +227,20 @@ impl Config {
         segments as u64 * self.segment_bytes()
     }
 
+    /// The time until the last timeout in a row, of a connection that has measured no RTT.
+    pub(super) fn patience(&self) -> Span {
+        let first = self.initial_rto.max(self.min_rto).max(Span::TICK);
+        let most = self.max_rto.max(first);
+        let (mut rto, mut waited) = (first, Span::ZERO);
+        let mut timeouts = u64::from(self.max_retries) + 1;
+        while timeouts > 0 && rto < most {
+            waited = waited.saturating_add(rto);
+            rto = rto.saturating_mul(2);
+            timeouts -= 1;
+        }
+        waited.saturating_add(most.saturating_mul(timeouts))
+    }
+
     /// The receive window as the header expresses it: at least a segment, in whole units.
     pub(super) fn window_bytes(&self) -> u64 {
         let unit = 1 << WINDOW_SHIFT;

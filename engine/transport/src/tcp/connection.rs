@@ -172,6 +172,11 @@ impl Connection {
         self.sender.backlog() == 0 && self.exchanges.is_empty()
     }
 
+    /// Whether an application waits for it.
+    pub(super) fn is_in_use(&self) -> bool {
+        self.stream.is_some() || !self.is_idle()
+    }
+
     /// Whether the rest of cancelled messages is all that keeps the connection busy. Only the client can know that:
     /// requests may be on their way to the server, so that it never ends the connection for a response that it has
     /// cancelled.

@@ -16,6 +16,7 @@ use super::connection::{
 };
 use super::sender::Cancelled;
 use super::time_wait::TimeWait;
+use crate::common::Outlet;
 
 /// Maximum number of queued packets without a connection (resets, final acknowledgements). Further ones are
 /// dropped, as the network may drop any packet.
@@ -80,6 +81,7 @@ pub struct Host {
     pub(super) time_wait: TimeWait<Key, Header>,
     timers: super::timers::Timers,
     events: VecDeque<Event>,
+    pub(super) outlet: Outlet,
     recovery: RecoveryCounters,
     /// See [`Transport::not_admitted`].
     not_admitted: u64,
@@ -90,11 +92,13 @@ impl Host {
     /// Creates a host without connections.
     #[must_use]
     pub fn new(id: HostId, config: impl Into<Arc<Config>>) -> Self {
+        let config = config.into();
+        let patience = config.patience();
         // Hosts start with different ports, like ephemeral ports, because ECMP hashes them.
         let next_port = FIRST_CLIENT_PORT | rackweave_core::rng::mix(u64::from(id.0)) as u16;
         Self {
             id,
-            config: config.into(),
+            config,
             slots: Vec::new(),
             by_peer: BTreeSet::new(),
             #[cfg(test)]
@@ -116,6 +120,7 @@ impl Host {
             time_wait: TimeWait::new(),
             timers: super::timers::Timers::default(),
             events: VecDeque::new(),
+            outlet: Outlet::new(patience),
             recovery: RecoveryCounters::default(),
             not_admitted: 0,
             next_port,
@@ -333,6 +338,25 @@ impl Host {
         self.close(now, slot, reason);
     }
 
+    /// Aborts the connections that have waited for too long for a driver that takes no segments.
+    fn check_outlet(&mut self, now: Time) {
+        if let Some(since) = self.outlet.check(now) {
+            for slot in 0..self.slots.len() as u32 {
+                let place = &self.slots[slot as usize];
+                let waits = place.in_control || place.in_data;
+                let is_stuck = |connection: &Connection| {
+                    connection.is_in_use() && connection.last_received <= since
+                };
+                if waits && place.connection.as_ref().is_some_and(is_stuck) {
+                    self.abort(now, slot, FailReason::PeerSilent);
+                }
+            }
+        }
+        if self.control.is_empty() && self.data.is_empty() {
+            self.outlet.rest();
+        }
+    }
+
     /// Removes a connection. Its messages fail with this reason.
     pub(super) fn close(&mut self, now: Time, slot: u32, reason: FailReason) {
         let Some(mut connection) = self.slots[slot as usize].connection.take() else { return };
@@ -512,6 +536,9 @@ impl Node for Host {
     }
 
     fn handle_timeout(&mut self, now: Time) {
+        if self.outlet.poll_timeout() <= now {
+            self.check_outlet(now);
+        }
         while let Some(slot) = self.timers.due(now) {
             let Some(connection) = &mut self.slots[slot as usize].connection else {
                 self.timers.remove(slot);
@@ -547,6 +574,7 @@ impl Node for Host {
 
     #[inline]
     fn poll_transmit(&mut self, now: Time, _port: u8) -> Option<Packet<Header>> {
+        self.outlet.polled(now);
         if let Some(packet) = self.strays.pop_front() {
             return Some(packet);
         }
@@ -581,7 +609,8 @@ impl Node for Host {
 
     #[inline]
     fn poll_timeout(&self) -> Option<Time> {
-        self.timers.next()
+        let next = self.timers.next().unwrap_or(Time::MAX).min(self.outlet.poll_timeout());
+        (next < Time::MAX).then_some(next)
     }
 
     #[inline]
@@ -633,6 +662,7 @@ impl Transport for Host {
             connection.exchanges.insert(id);
         }
         self.submitted.insert((peer, id), slot);
+        self.outlet.submitted(now);
         self.reschedule(slot);
         Ok(())
     }

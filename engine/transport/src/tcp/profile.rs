@@ -97,6 +97,10 @@ impl Profile for Config {
         self
     }
 
+    fn patience(&self) -> Span {
+        self.patience()
+    }
+
     /// Adds timeouts and keep-alives at the same intervals.
     fn patient(mut self, at_least: Span) -> Self {
         let mut rto = self.min_rto.max(Span::from_ticks(1));

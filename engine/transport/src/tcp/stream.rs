@@ -207,6 +207,7 @@ impl Host {
             stream.fin = Some(connection.sender.end());
             connection.sender.push(id, 1, kind);
         }
+        self.outlet.submitted(now);
         self.reschedule(slot);
         Ok(())
     }

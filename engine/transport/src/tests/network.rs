@@ -244,9 +244,14 @@ impl<T: Transport> Network<T> {
 
     /// Connects these machines as the hosts of a fabric.
     pub fn on(config: &FabricConfig, hosts: Vec<T>, seed: u64, faults: Faults) -> Self {
+        Self::faulty(config, hosts, seed, everywhere(faults))
+    }
+
+    /// As [`Network::on`], with these faults.
+    pub fn faulty(config: &FabricConfig, hosts: Vec<T>, seed: u64, faults: Vec<Fault>) -> Self {
         let fabric = Arc::new(Fabric::new(config).expect("a possible fabric"));
         assert_eq!(fabric.hosts() as usize, hosts.len());
-        let config = NetConfig { faults: everywhere(faults), ..NetConfig::new(fabric, seed, 0) };
+        let config = NetConfig { faults, ..NetConfig::new(fabric, seed, 0) };
         let net = Net::new(config, (), |_| Middlebox { delayed: BTreeMap::new(), number: 0 });
         let edge = Hosts {
             down: vec![false; hosts.len()],

@@ -3,7 +3,9 @@
 
 use rackweave_core::{Event, FailReason, HostId, Kind, MessageId, Rate, Span, Time};
 
-use super::Network;
+use rackweave_switch::config::{Fault, FaultKind, FaultPlace, Topology};
+
+use super::{Network, fabric};
 use crate::{Machine, TransportConfig};
 
 const LINK: Rate = Rate::from_gbps(10);
@@ -88,5 +90,72 @@ fn nothing_else_changes_and_it_is_never_less() {
         assert_eq!(patient.framing(), config.framing(), "{name}");
         assert_eq!(patient.over_udp(), config.over_udp().patient(PATIENCE), "{name}");
         config.patient(Span::from_secs(3600)).check().unwrap();
+    }
+}
+
+/// A client whose link takes nothing, from `down` on.
+fn closed(config: &TransportConfig, down: Time) -> Network<Machine> {
+    let hosts = (0..2).map(|host| config.machine(HostId(host))).collect();
+    let (place, kind) = (FaultPlace::HostLink(HostId(0)), FaultKind::Down);
+    let fault = Fault { from: down, until: Time::MAX, place, kind };
+    let two = Topology::SingleSwitch { hosts: 2, host_link: LINK };
+    Network::faulty(&fabric(two, Span::from_us(2)), hosts, 1, vec![fault])
+}
+
+/// The outcomes of a host's messages, with their times in milliseconds.
+fn failures(net: &Network<Machine>) -> Vec<(MessageId, FailReason, f64)> {
+    let of = |(at, host, event): &(Time, HostId, Event)| match event {
+        Event::Failed { id, reason, .. } if *host == HostId(0) => {
+            Some((*id, *reason, at.as_us_f64() / 1e3))
+        }
+        _ => None,
+    };
+    net.events.iter().filter_map(of).collect()
+}
+
+#[test]
+fn patience_counts_from_the_submission_if_the_hosts_own_link_takes_nothing() {
+    for config in TransportConfig::examples(LINK) {
+        let name = config.name();
+        let config = config.patient(PATIENCE);
+        let kind = if name == "datagram" { Kind::OneWay } else { Kind::Request };
+        for bytes in [100, 1_000_000] {
+            let mut net = closed(&config, at(10));
+            for (n, ms) in [(1, 1), (2, 500), (3, 1500)] {
+                net.run_until(at(ms));
+                net.submit(0, 1, MessageId::request(n), bytes, kind).unwrap();
+            }
+            net.run_until(at(30_000));
+            let patience = config.patience().as_us_f64() / 1e3;
+            let failed = failures(&net);
+            for (n, ms) in [(2, 500.0), (3, 1500.0)] {
+                let of = |(id, ..): &&(MessageId, _, _)| *id == MessageId::request(n);
+                let Some((_, reason, failed_at)) = failed.iter().find(of) else {
+                    panic!("{name}, {bytes} bytes: message {n} never ends: {failed:?}");
+                };
+                assert_eq!(*reason, FailReason::PeerSilent, "{name}");
+                let waited = (failed_at - ms) / patience;
+                assert!(
+                    (0.2..1.3).contains(&waited),
+                    "{name}, {bytes} bytes: {n} after {waited} times its patience"
+                );
+            }
+        }
+    }
+}
+
+#[test]
+fn who_waits_for_others_of_its_host_waits_as_long_as_it_takes() {
+    for config in TransportConfig::examples(LINK) {
+        let kind = if config.name() == "datagram" { Kind::OneWay } else { Kind::Request };
+        let hosts = (0..2).map(|host| config.machine(HostId(host))).collect();
+        let mut net = Network::new(hosts, Rate(500_000_000), Span::from_us(2));
+        net.respond = Some(|_| 1);
+        // 2.4 seconds of the link: longer than any of these waits for a silent peer.
+        for n in 1..=150 {
+            net.submit(0, 1, MessageId::request(n), 1_000_000, kind).unwrap();
+        }
+        net.run_until(at(4_000));
+        assert_eq!(failures(&net), [], "{}", config.name());
     }
 }
