@@ -25,6 +25,8 @@ pub enum End {
     Overloaded,
     /// Measured messages waited 200 times as long as all of them took to start.
     Starved,
+    /// All measured messages that were unfinished are of hosts that faults have cut off for good, and their transports do not report it.
+    CutOff,
     /// Packets had crossed more links than [`crate::config::MeasureConfig::hop_limit`].
     HopLimit,
     /// The caller ended it after some time of its own clock: what it has depends on the machine.

@@ -45,6 +45,7 @@ pub mod difference;
 pub mod error;
 mod estimate;
 pub mod explain;
+mod faults;
 pub mod list;
 mod null;
 pub mod offered;

@@ -241,6 +241,11 @@ impl<'a> Apps<'a> {
         (unfinished, all)
     }
 
+    /// Whether a host of this world has not started all messages of the first stream.
+    pub(super) fn starts_more(&self, host: HostId) -> bool {
+        self.has(host) && !self.streams.is_empty() && !self.apps[host.0 as usize].has_ended(0)
+    }
+
     /// When the last measured message ended.
     pub(super) fn last_end(&self) -> Option<Time> {
         self.collector.last_end()

@@ -7,6 +7,7 @@ mod app;
 #[cfg(test)]
 mod circuit_tests;
 mod circuits;
+mod cut_off;
 mod faults;
 mod fluid;
 mod host;
@@ -31,7 +32,7 @@ mod work_tests;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use rackweave_core::{HostId, RecoveryCounters, Time};
+use rackweave_core::{HostId, RecoveryCounters, Span, Time};
 use rackweave_switch::{Net, NetConfig, NetEvent};
 use rackweave_workload::Generator;
 
@@ -207,6 +208,7 @@ pub struct World<'a, M: Model> {
     /// Whether the backlog grows.
     steady: steady::Steady,
     backlog: Option<Backlog>,
+    cut_off: cut_off::CutOff,
 }
 
 impl<M: Model> std::fmt::Debug for World<'_, M> {
@@ -266,6 +268,8 @@ impl<'a, M: Model> World<'a, M> {
             ..NetConfig::new(fabric, seed, run)
         };
         let first_stream = u16::from(!nodes.is_empty());
+        let patience = streams.iter().map(|(config, ..)| config.transport.patience()).max();
+        let cut_off = cut_off::CutOff::new(patience.unwrap_or(Span::ZERO), !nodes.is_empty());
         let hosts = Hosts::new(n_hosts, &mut factory, nodes, host.as_deref());
         let apps = Apps::new(n_hosts, streams, measure, first_stream == 0, division);
         let mut world = Self {
@@ -282,6 +286,7 @@ impl<'a, M: Model> World<'a, M> {
             crashed: Vec::new(),
             steady: steady::Steady::new(measure.offered_too_much),
             backlog: None,
+            cut_off,
         };
         world.start_probes();
         world.start_apps();
@@ -330,6 +335,9 @@ impl<'a, M: Model> World<'a, M> {
             if self.net.counters().packet_hops > self.measure.hop_limit {
                 break End::HopLimit;
             }
+            if self.waits_for_cut_off(self.net.now()) {
+                break End::CutOff;
+            }
             if let Some(end) = self.without_steady_state(self.net.now(), self.apps.backlog) {
                 break end;
             }
@@ -373,6 +381,7 @@ impl<'a, M: Model> World<'a, M> {
         }
         match (self.is_done(), is_stalled) {
             (true, _) => End::AllDone,
+            (false, true) if self.is_cut_off() => End::CutOff,
             (false, true) => End::Stalled,
             (false, false) => End::TimeLimit,
         }
@@ -393,6 +402,9 @@ impl<'a, M: Model> World<'a, M> {
             return None;
         }
         self.steady.sample(now, backlog);
+        if self.cut_off.is_news(now) {
+            return None;
+        }
         let (end, backlog) = self.steady.end(now, self.apps.collector.started_until()?)?;
         self.backlog = Some(backlog).filter(|_| end == End::Overloaded);
         Some(end)
@@ -423,7 +435,10 @@ impl<'a, M: Model> World<'a, M> {
             NetEvent::Arrived { host, packet } => self.arrived(host, packet),
             NetEvent::Timer(host) => self.on_timer(host),
             NetEvent::Source(host) => self.on_app(HostId(host)),
-            NetEvent::Faults => self.on_faults(),
+            NetEvent::Faults => {
+                self.note_cut_off();
+                self.on_faults();
+            }
             NetEvent::Wake(wake::APPS) => self.on_early_apps(),
             NetEvent::Wake(wake::FLUID) => self.on_transfers(),
             NetEvent::Wake(wake::MEASURE) => self.on_measure(),

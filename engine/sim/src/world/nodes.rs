@@ -187,6 +187,11 @@ impl<G: GroupNode> Nodes<G> {
         }
     }
 
+    /// The hosts of each node that is not done.
+    pub(super) fn unfinished_at(&self) -> impl Iterator<Item = &[HostId]> {
+        self.all.iter().filter(|entry| !entry.done).map(|entry| &*entry.hosts)
+    }
+
     pub(super) fn hosts(&self, node: u32) -> &[HostId] {
         &self.all[node as usize].hosts
     }

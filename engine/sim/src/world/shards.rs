@@ -14,6 +14,7 @@ use rackweave_core::{Span, Time};
 use rackweave_switch::net::{Captured, Counters, Crossing, LinkStats, QueueSample};
 use rackweave_workload::app::{Collector, Position, limit_of};
 
+use super::cut_off::Waits;
 use super::timeline::Timeline;
 use super::windows::{Ended, Window};
 use super::{Control, World};
@@ -134,6 +135,8 @@ struct Summary {
     events: u64,
     hops: u64,
     backlog: u64,
+    /// Set at a check of hosts that are cut off.
+    waits: Waits,
     is_cancelled: bool,
     is_expired: bool,
 }
@@ -155,6 +158,7 @@ impl Summary {
         events: 0,
         hops: 0,
         backlog: 0,
+        waits: Waits { messages: 0, starters: 0 },
         is_cancelled: false,
         is_expired: false,
     };
@@ -176,6 +180,10 @@ impl Summary {
             events: self.events + other.events,
             hops: self.hops + other.hops,
             backlog: self.backlog + other.backlog,
+            waits: Waits {
+                messages: self.waits.messages + other.waits.messages,
+                starters: self.waits.starters + other.waits.starters,
+            },
             is_cancelled: self.is_cancelled || other.is_cancelled,
             is_expired: self.is_expired || other.is_expired,
         }
@@ -364,6 +372,17 @@ impl<M: Model> World<'_, M> {
                     return Ok(End::AllDone);
                 }
             }
+            let is_stalled = sum.next.is_none() || sum.is_idle;
+            if self.cut_off.is_due(reached) || is_stalled && self.cut_off.is_for_good() {
+                let waits = self.waits(reached);
+                let own = Summary { waits, ..self.summary(Sent::default(), control) };
+                let Summary { waits, have_started, .. } = meeting.sum(turn, number, own)?;
+                turn += 1;
+                if waits.messages == 0 && (have_started || waits.starters == 0) {
+                    self.net.advance(if is_stalled { sum.now } else { reached });
+                    return Ok(End::CutOff);
+                }
+            }
             if self.apps.goes_on && self.steady.is_due(reached) {
                 // What other shards had not received yet has ended messages meanwhile.
                 let now = meeting.sum(turn, number, self.summary(Sent::default(), control))?;
@@ -408,6 +427,7 @@ impl<M: Model> World<'_, M> {
             events: self.net.counters().events,
             hops: self.net.counters().packet_hops,
             backlog: self.apps.backlog,
+            waits: Waits::default(),
             is_cancelled: control.cancel.load(Ordering::Relaxed),
             is_expired: control.expire.load(Ordering::Relaxed),
         }

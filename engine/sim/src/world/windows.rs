@@ -262,12 +262,16 @@ impl<M: Model> World<'_, M> {
                 self.net.advance(reached);
                 break End::AllDone;
             }
+            if self.waits_for_cut_off(reached) {
+                self.net.advance(reached);
+                break End::CutOff;
+            }
             let backlog = self.apps.backlog;
             if let Some(end) = self.without_steady_state_at(reached, backlog) {
                 break end;
             }
             let Some(next) = self.net.next_due().filter(|_| !self.net.is_idle()) else {
-                break End::Stalled;
+                break if self.is_cut_off() { End::CutOff } else { End::Stalled };
             };
             if next > limit {
                 self.net.advance(limit);

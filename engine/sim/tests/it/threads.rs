@@ -363,6 +363,60 @@ fn lost_datagrams_are_no_overload() {
     assert_eq!(result.end, End::Overloaded);
 }
 
+/// What waits for a host that is cut off fails with each transport, while load goes on, and is no overload.
+#[test]
+fn messages_of_a_host_that_is_cut_off_fail() {
+    for (name, transport, fabric) in transports(&long_fabric(LEAF_SPINE)) {
+        let rare = LoadCounts::Payload;
+        let pattern = Pattern::OpenLoop { sizes: fixed(5_000), load: 0.0005, counts: rare };
+        let mut config = config(fabric, vec![stream(transport, pattern)]);
+        config.measure.messages = 300;
+        let (from, until) = (Time::ZERO + Span::from_ms(5), Time::MAX);
+        let place = FaultPlace::HostLink(HostId(3));
+        config.faults = vec![Fault { from, until, place, kind: FaultKind::Down }];
+        let result = on_any_threads(name, &config);
+        assert_eq!(result.end, End::AllDone, "{name}: {:?}", result.waiting);
+        let failed_from = |is_source: bool| {
+            let failed =
+                result.messages.iter().filter(|it| matches!(it.outcome, Outcome::Failed(_)));
+            failed.filter(|it| (it.src == HostId(3)) == is_source).count()
+        };
+        assert!(failed_from(true) > 2, "{name}: messages from the host");
+        // Nobody waits for an answer to datagrams.
+        assert_eq!(failed_from(false) > 2, name != "datagram", "{name}: messages to the host");
+    }
+}
+
+/// A host that stands still for good fails nothing. The run ends when its peers had time to find out.
+#[test]
+fn a_run_that_waits_for_a_paused_host_ends() {
+    for (name, transport) in
+        [("homa", homa(&fabric(LEAF_SPINE), &fixed(10_000))), ("dctcp", dctcp())]
+    {
+        let rows: Vec<_> = (0..200).map(|n| (f64::from(n), n % 24, (n + 7) % 24, 20_000)).collect();
+        let patience = transport.patience();
+        let streams = vec![stream(transport, trace(&rows))];
+        let mut config = config(long_fabric(LEAF_SPINE), streams);
+        config.measure.time_limit = Span::from_secs(20);
+        let (from, place) = (Time::ZERO + Span::from_us(5), FaultPlace::Host(HostId(3)));
+        config.faults = vec![Fault { from, until: Time::MAX, place, kind: FaultKind::Pause }];
+        let result = on_any_threads(name, &config);
+        assert_eq!(result.end, End::CutOff, "{name}");
+        // After the last failure nothing happens until TCP closes idle connections.
+        let waited = result.ended_at.since(from);
+        assert!(waited < (patience * 3).max(Span::from_secs(11)), "{name}: {waited}");
+        for message in &result.messages {
+            let is_of_host = message.src == HostId(3) || message.dst == HostId(3);
+            let is_complete = matches!(message.outcome, Outcome::Completed(_));
+            assert!(is_complete || is_of_host, "{name}: {message:?}");
+        }
+        // If the host returns later, the run waits for it.
+        config.faults[0].until = Time::ZERO + patience * 4;
+        let result = on_any_threads(name, &config);
+        assert_eq!(result.end, End::AllDone, "{name}");
+    }
+}
+
 /// Queues without a limit do not fill the memory: the run ends and says why, at the same time on any number of threads.
 #[test]
 fn a_run_with_too_many_packets_ends() {

@@ -393,7 +393,7 @@ fn closed_loops_end_at_their_time_limit() {
     }
 }
 
-/// Timers run while a link is down, so that messages fail in the end, also those that their host's own link does not take.
+/// Timers run while a link is down, so that messages fail in the end, also if their host's own link does not take them.
 #[test]
 fn timers_run_while_the_link_is_down() {
     let fabric = fabric(LEAF_SPINE);

@@ -94,6 +94,12 @@ impl<P: SwitchProgram, B: PayloadStore<P::Header>> Net<P, B> {
         }
     }
 
+    /// All faults of the run.
+    #[must_use]
+    pub fn faults(&self) -> &[Fault] {
+        &self.faults.list
+    }
+
     /// The current fault of a host: [`FaultKind::Pause`], [`FaultKind::Crash`] or none. The network itself does
     /// not act on it.
     #[must_use]

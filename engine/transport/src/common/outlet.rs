@@ -80,7 +80,7 @@ mod tests {
         Time::ZERO + Span::from_ms(ms)
     }
 
-    /// Runs the checks up to `until`, after each of which the driver polls if the link is up.
+    /// Runs the checks up to `until`. The driver polls after each if the link is up.
     fn run(outlet: &mut Outlet, until: Time, is_up: impl Fn(Time) -> bool) -> Option<(Time, Time)> {
         while outlet.poll_timeout() <= until {
             let now = outlet.poll_timeout();

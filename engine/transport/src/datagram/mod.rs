@@ -3,8 +3,8 @@
 //!
 //! - [`config`]: the parameters.
 //!
-//! [`Event::Sent`] is raised when the last packet of a message has been sent, whether or not it arrives. A message of which
-//! nobody takes a packet for [`Config::patience`] fails. A
+//! [`Event::Sent`] is raised when the last packet of a message has been sent, whether or not it arrives. It fails if
+//! nobody takes a packet for [`Config::patience`]. A
 //! message is delivered once all its packets have arrived. An incomplete message without a further packet is discarded
 //! after [`Config::forget_after`] without an event, as IP does with fragments (RFC 1122,
 //! section 3.3.2). There are no requests, because nothing would end a request whose response is lost.

@@ -3,7 +3,7 @@
 mod text;
 mod volume;
 
-use rackweave_core::{Bytes, Span};
+use rackweave_core::{Bytes, Span, Time};
 use rackweave_scenario::derived::Parameter;
 use rackweave_scenario::path::Path;
 use rackweave_sim::config::{BufferConfig, StreamConfig, SwitchConfig, Topology};
@@ -13,6 +13,7 @@ use serde::Serialize;
 
 pub(crate) use self::volume::Volume;
 use self::volume::{end_of, mean_links};
+use crate::faults;
 use crate::offered::Offered;
 use crate::report::number::{bytes, micros, short};
 use crate::report::wrap::{PLAIN_WIDTH, hanging};
@@ -85,6 +86,12 @@ pub struct Explanation {
     pub offered: Option<Offered>,
     /// The parameters that follow from the fabric or that the transports' papers name.
     pub parameters: Vec<Parameter>,
+    /// The faults, in words: what fails, when, and whom it cuts off.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub faults: Vec<String>,
+    /// Whether faults lose packets, which the estimate does not know.
+    #[serde(skip)]
+    loses_packets: bool,
     /// Why the run will take longer than one would think.
     pub warning: Option<String>,
     /// The second half of that warning.
@@ -174,6 +181,9 @@ impl Explanation {
             }
             _ => started,
         };
+        let drained = simulated;
+        let waiting = stream.filter(|_| waits_for_last);
+        let simulated = simulated.map(|until| with_failures(point, waiting, until));
         // Load goes on in the warm-up, and until the last measured message has ended.
         let loaded = if measure.stop_load { started } else { simulated };
         let all_of = |volume: &Volume| match (volume.per_second, loaded) {
@@ -192,7 +202,7 @@ impl Explanation {
             let packets = others.iter().map(|(n, packets)| n * packets).sum::<f64>();
             (measured * volume.packets_per_message + packets) * mean_links(&point.fabric, &path)
         });
-        let drains = started.zip(simulated).zip(point.config.streams.first());
+        let drains = started.zip(drained).zip(point.config.streams.first());
         let drains = drains.and_then(|((started, end), stream)| {
             let share = 1.0 - started.as_us_f64() / end.as_us_f64();
             let is_long = end.as_us_f64() > LONG_DRAIN * started.as_us_f64();
@@ -231,6 +241,8 @@ impl Explanation {
                 format!("about {percent:.0} % of the simulated time passes after the last measured message has started, {why}")
             }),
             drain: drains.map(|(_, why)| why),
+            faults: faults::told(&point.config.faults, &point.fabric),
+            loses_packets: faults::lose_packets(&point.config.faults),
             one_thread: one_thread(point),
             packet_hops: hops,
             memory_bytes: messages.map(|messages| {
@@ -359,6 +371,15 @@ pub(crate) fn cost_of_messages(point: &PointSpec) -> Option<f64> {
     let links = mean_links(&point.fabric, &Path::longest(&point.fabric));
     let hops = messages * volume.packets_per_message * links;
     Some(hops / HOPS_PER_CPU_SECOND + messages * cpu_s_per_message(stream))
+}
+
+/// When the last message has ended or failed: messages to hosts that are cut off fail when patience has ended.
+fn with_failures(point: &PointSpec, stream: Option<&StreamConfig>, until: Span) -> Span {
+    let Some(stream) = stream else { return until };
+    let patience = stream.transport.patience();
+    let fails = faults::outlast(&point.config.faults, patience, Time::ZERO + until);
+    let until = if fails { until.saturating_add(patience) } else { until };
+    until.min(point.config.measure.time_limit)
 }
 
 /// What a message costs in addition to its packets.

@@ -279,3 +279,59 @@ fn many_seeds_are_estimated_by_the_first_few() {
     }
     assert_eq!(Explanation::of(&scenario.points[0]).cpu_s, Some(cpu(0)));
 }
+
+fn with_faults(faults: &str) -> Explanation {
+    explain(&format!(
+        "fabric = {{ topology = 'leaf-spine', leaves = 2, hosts_per_leaf = 4, spines = 1, host_link = '10 Gbps', core_link = '40 Gbps' }}\n\
+         transport.name = 'dctcp'\nmeasure.messages = 1000\n\
+         workload = {{ arrivals = 'poisson', sizes = '10 KB', load = 0.5 }}\n\
+         faults = [{faults}]"
+    ))
+}
+
+/// What fails, when, and whom it cuts off.
+#[test]
+fn faults_are_told() {
+    let all = with_faults(
+        "{ kind = 'down', place = 'link of host 3', from = '1 ms' },
+         { kind = 'down', place = 'link of host 3', from = '1 ms', until = '2 ms' },
+         { kind = 'down', place = 'core link 1', from = '1 ms' },
+         { kind = 'down', place = 'core links', until = '1 ms' },
+         { kind = 'pause', place = 'host 0', from = '3 ms' },
+         { kind = 'crash', place = 'host 5', from = '3 ms', until = '4 ms' },
+         { kind = 'loss', place = 'all links', probability = 0.3 },
+         { kind = 'reordering', place = 'core link 0', probability = 0.01, from = '2 ms' }",
+    );
+    assert_eq!(
+        all.faults,
+        [
+            "link of host 3 down from 1.00 ms on; cuts host 3 off for good",
+            "link of host 3 down from 1.00 ms to 2.00 ms; cuts host 3 off",
+            "core link 1 down from 1.00 ms on; cuts the hosts of different switches off for good",
+            "core links down until 1.00 ms; cuts the hosts of different switches off",
+            "host 0 paused from 3.00 ms on; cuts host 0 off for good",
+            "host 5 crashed from 3.00 ms to 4.00 ms; cuts host 5 off",
+            "all links: 30.0 % of the packets lost all the time",
+            "core link 0: 1.00 % of the packets late by up to 10.0 us from 2.00 ms on",
+        ]
+    );
+    let text = all.to_text().split_whitespace().collect::<Vec<_>>().join(" ");
+    assert!(text.contains("fault link of host 3 down from 1.00 ms on; cuts host 3 off"), "{text}");
+    assert!(text.contains("of memory, without what is sent again for faults"), "{text}");
+}
+
+/// Messages to a host that is cut off fail after the transport's patience, and load goes on until then.
+#[test]
+fn a_host_that_is_cut_off_lengthens_the_run() {
+    let fault = |until: &str| {
+        with_faults(&format!("{{ kind = 'down', place = 'link of host 3', from = '1 ms'{until} }}"))
+    };
+    let (none, short) = (with_faults(""), fault(", until = '1.2 ms'"));
+    assert_eq!((short.simulated_us, short.cpu_s), (none.simulated_us, none.cpu_s));
+    let long = fault("");
+    // TCP: fifteen timeouts of 1 to 100 ms.
+    let more = long.simulated_us.unwrap() - none.simulated_us.unwrap();
+    assert!((1e6..1.2e6).contains(&more), "{more} us more");
+    assert!(long.packet_hops.unwrap() > 100.0 * none.packet_hops.unwrap());
+    assert_eq!(long.warning, none.warning, "no message is long");
+}

@@ -115,13 +115,18 @@ impl Explanation {
             }
             offered.warnings().for_each(|text| add(WARNING, text, Vec::new()));
         }
+        for fault in &self.faults {
+            add("fault", fault.clone(), Vec::new());
+        }
         if let (Some(hops), Some(cpu), Some(memory)) =
             (self.packet_hops, self.cpu_s, self.memory_bytes)
         {
             let cost = format!("{} packet-hops, {} on one core", short(hops), seconds(cpu));
             let cells =
                 vec![Cell::new("one core", cpu, seconds), Cell::new("memory", memory, bytes)];
-            add("estimate", format!("{cost} and {} of memory", bytes(memory)), cells);
+            let without =
+                if self.loses_packets { ", without what is sent again for faults" } else { "" };
+            add("estimate", format!("{cost} and {} of memory{without}", bytes(memory)), cells);
         }
         let threads = self.one_thread.as_ref().map_or_else(
             || "as many as --threads says, with the same results".into(),

@@ -502,7 +502,7 @@ const TERMS: [(&str, &str); 9] = [
         "Messages that failed, or were under way when the run ended. The run ends with \u{201c}all \
          done\u{201d} if every measured message ended, \u{201c}time limit\u{201d} if time ran out, \
          \u{201c}stalled\u{201d} if no event was left, \u{201c}overloaded\u{201d} if \
-         the bytes of unfinished messages grew with time, \u{201c}starved\u{201d} if messages waited 200 times as long as all took to start, and \u{201c}packet limit\u{201d} if 50 million packets were under way at once.",
+         the bytes of unfinished messages grew with time, \u{201c}starved\u{201d} if messages waited 200 times as long as all took to start, \u{201c}cut off\u{201d} if faults kept the rest from ending, and \u{201c}packet limit\u{201d} if 50 million packets were under way at once.",
     ),
     ("Drops", "Packets that a queue, a fault or a host threw away, during the whole run."),
     (

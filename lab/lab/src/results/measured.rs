@@ -13,6 +13,7 @@ use super::{
     QueueBytes, RoundTripErrors, Spread, StreamSummary, TrafficSeries, WaitingMessage,
     capture_layout, end_name, naming,
 };
+use crate::faults;
 use crate::offered::Offered;
 use crate::scenario::{PointSpec, Unfinished};
 use crate::study::StudySummary;
@@ -89,6 +90,7 @@ impl PointResult {
             doubts: Vec::new(),
             machine: None,
             full_links: Offered::of(spec).map_or_else(Vec::new, |it| it.full().collect()),
+            cut_off: faults::cut_off(&spec.config.faults, result.ended_at),
             over_seeds: None,
         };
         let mut latencies: Vec<f64> = main.iter().map(|sample| sample.latency_us).collect();

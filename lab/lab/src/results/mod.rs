@@ -205,6 +205,9 @@ pub struct PointSummary {
     /// The links that are offered 95 % of what they carry, or more, as calculated before the run: which, and how much.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub full_links: Vec<String>,
+    /// The hosts that faults had cut off at the end, and the core links that were down, with the time since when.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub cut_off: Vec<String>,
     /// If these are means over seeds: how much they are to be trusted.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub over_seeds: Option<SeedSpread>,
@@ -653,6 +656,7 @@ pub const fn end_name(end: End) -> &'static str {
         End::Cancelled => "cancelled",
         End::Overloaded => "overloaded",
         End::Starved => "starved",
+        End::CutOff => "cut off",
         End::HopLimit => "hop limit",
         End::PointLimit => "point limit",
     }
@@ -661,7 +665,7 @@ pub const fn end_name(end: End) -> &'static str {
 /// The name of an [`End`]. It has a name of its own because serde would otherwise borrow it from what it reads.
 pub type EndName = &'static str;
 
-const ENDS: [End; 9] = [
+const ENDS: [End; 10] = [
     End::AllDone,
     End::TimeLimit,
     End::Stalled,
@@ -669,6 +673,7 @@ const ENDS: [End; 9] = [
     End::Cancelled,
     End::Overloaded,
     End::Starved,
+    End::CutOff,
     End::HopLimit,
     End::PointLimit,
 ];

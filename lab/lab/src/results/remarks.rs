@@ -128,6 +128,12 @@ impl PointSummary {
         if has_none && !parts.is_empty() {
             parts.extend(self.full_links.iter().cloned());
         }
+        if !parts.is_empty()
+            && let Some((first, more)) = self.cut_off.split_first()
+        {
+            let more = if more.is_empty() { "" } else { ", ..." };
+            parts.push(format!("{first}{more}"));
+        }
         if let Some((first, more)) = self.waiting.split_first() {
             let more = if more.is_empty() { "" } else { ", ..." };
             parts.push(format!("waits for {}{more}", first.text()));
