@@ -1,5 +1,5 @@
-//! The privileges, programs and protocols that some tests need and not every machine provides, and the number of cases that property
-//! tests try. Only tests use this crate.
+//! The privileges, programs and protocols that some tests need and not every machine provides, the number of cases that property
+//! tests try, ports, and recorded packets. Only tests use this crate.
 //!
 //! ```
 //! # fn namespaces_come_and_go() {
@@ -22,8 +22,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use proptest::test_runner::Config as ProptestConfig;
 
 pub use crate::ports::{bind_again, free_address, free_ports};
+pub use crate::recording::{Recorded, homa_module};
 
 mod ports;
+mod recording;
 
 /// The configuration of a property test that tries this many cases by default. `PROPTEST_CASES` changes the number in the same
 /// proportion as it changes proptest's default of 256: with 25600 each test tries a hundred times as many.

@@ -1,28 +1,12 @@
 //! Packets of a kernel with HomaModule, as they were recorded.
 
+use rackweave_testing::{Recorded, homa_module};
 use rackweave_wire::Ports;
 use rackweave_wire::homa::packet_type::{ACK, CUTOFFS, DATA, GRANT};
 use rackweave_wire::homa::{Body, Header, Layout};
 
-const RECORDING: &str = include_str!("../data/homa-module.txt");
-
 /// The ports of the program that made the calls, and of the server.
 const SERVER_PORT: u16 = 4000;
-
-fn hex(text: &str) -> Vec<u8> {
-    let digit = |at: usize| u8::from_str_radix(&text[at..at + 2], 16).unwrap();
-    (0..text.len()).step_by(2).map(digit).collect()
-}
-
-/// Returns the recorded packets: bytes after IP's header, and what there is of them.
-fn packets() -> Vec<(usize, Vec<u8>)> {
-    let lines = RECORDING.lines().filter(|line| !line.starts_with('#'));
-    let packet = |line: &str| {
-        let mut fields = line.split(' ').skip(1);
-        (fields.next().unwrap().parse().unwrap(), hex(fields.next().unwrap()))
-    };
-    lines.map(packet).collect()
-}
 
 fn decode(l4_bytes: usize, bytes: &[u8]) -> (Header, Ports) {
     Header::decode(Layout::Head, bytes, l4_bytes).unwrap()
@@ -32,7 +16,7 @@ fn decode(l4_bytes: usize, bytes: &[u8]) -> (Header, Ports) {
 fn data_packets_of_the_kernel_cover_their_messages() {
     let mut next = 0;
     let mut messages = Vec::new();
-    for (l4_bytes, bytes) in packets() {
+    for Recorded { l4_bytes, bytes, .. } in homa_module() {
         let (header, ports) = decode(l4_bytes, &bytes);
         assert_eq!((ports.destination, header.id.get() % 2), (SERVER_PORT, 0), "{header:?}");
         let Body::Data { message_length, offset, segment_length, retransmit, .. } = header.body
@@ -53,7 +37,7 @@ fn data_packets_of_the_kernel_cover_their_messages() {
 #[test]
 fn what_the_kernel_writes_is_what_is_written_here() {
     let mut codes = Vec::new();
-    for (l4_bytes, mut bytes) in packets() {
+    for Recorded { l4_bytes, mut bytes, .. } in homa_module() {
         let (header, ports) = decode(l4_bytes, &bytes);
         let mut written = Vec::new();
         header.encode(Layout::Head, ports, &mut written);
@@ -75,7 +59,8 @@ fn what_the_kernel_writes_is_what_is_written_here() {
 /// A packet that hardware has cut from a longer one has its offset where older versions have it.
 #[test]
 fn an_offset_of_its_own_counts_before_the_sequence_number() {
-    let (l4_bytes, mut bytes) = packets().into_iter().find(|(l4, _)| *l4 > 1_000).unwrap();
+    let is_long = |recorded: &Recorded| recorded.l4_bytes > 1_000;
+    let Recorded { l4_bytes, mut bytes, .. } = homa_module().into_iter().find(is_long).unwrap();
     bytes[4..8].copy_from_slice(&7_u32.to_be_bytes());
     bytes[52..56].copy_from_slice(&2_848_u32.to_be_bytes());
     let offset = |bytes: &[u8]| match decode(l4_bytes, bytes).0.body {

@@ -204,23 +204,9 @@ mod tests {
     const PORT: u16 = 4000;
     const CLIENT: Ipv4Addr = Ipv4Addr::new(10, 99, 0, 2);
     const SERVER: Ipv4Addr = Ipv4Addr::new(10, 99, 0, 1);
-    const RECORDING: &str = include_str!(concat!(
-        env!("CARGO_MANIFEST_DIR"),
-        "/../../engine/wire/tests/data/homa-module.txt"
-    ));
 
-    /// What follows IP's header in each packet that a kernel with the module has sent, with a payload of sevens.
     fn recorded() -> Vec<Vec<u8>> {
-        let lines = RECORDING.lines().filter(|line| !line.starts_with('#'));
-        let packet = |line: &str| {
-            let (_, fields) = line.split_once(' ').unwrap();
-            let (len, hex) = fields.split_once(' ').unwrap();
-            let byte = |at| u8::from_str_radix(&hex[at..at + 2], 16).unwrap();
-            let mut bytes: Vec<u8> = (0..hex.len()).step_by(2).map(byte).collect();
-            bytes.resize(len.parse().unwrap(), 7);
-            bytes
-        };
-        lines.map(packet).collect()
+        rackweave_testing::homa_module().iter().map(rackweave_testing::Recorded::whole).collect()
     }
 
     fn behind_ip(homa: &[u8]) -> Vec<u8> {

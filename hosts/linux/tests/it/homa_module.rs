@@ -19,10 +19,6 @@ use crate::common::{bytes, drive};
 
 const PROTOCOL: u8 = 146;
 const PORT: u16 = 4000;
-const RECORDING: &str = include_str!(concat!(
-    env!("CARGO_MANIFEST_DIR"),
-    "/../../engine/wire/tests/data/homa-module.txt"
-));
 
 /// A namespace, which is removed on drop.
 struct Space(String);
@@ -155,18 +151,9 @@ fn a_server_at_all_addresses_answers_from_the_one_that_was_addressed() {
     });
 }
 
-/// What the sender's raw socket has of each recorded packet: what follows IP's header.
+/// What the sender's raw socket has of each recorded packet.
 fn recorded() -> Vec<Vec<u8>> {
-    let lines = RECORDING.lines().filter(|line| !line.starts_with('#'));
-    let packet = |line: &str| {
-        let (_, fields) = line.split_once(' ').unwrap();
-        let (len, hex) = fields.split_once(' ').unwrap();
-        let byte = |at| u8::from_str_radix(&hex[at..at + 2], 16).unwrap();
-        let mut bytes: Vec<u8> = (0..hex.len()).step_by(2).map(byte).collect();
-        bytes.resize(len.parse().unwrap(), 7);
-        bytes
-    };
-    lines.map(packet).collect()
+    rackweave_testing::homa_module().iter().map(rackweave_testing::Recorded::whole).collect()
 }
 
 #[test]

@@ -9,25 +9,15 @@ use rackweave_wire::homa::{Body, Header, Layout};
 
 use super::{Config, Host, LINK, at};
 
-const RECORDING: &str =
-    include_str!(concat!(env!("CARGO_MANIFEST_DIR"), "/../wire/tests/data/homa-module.txt"));
 const KERNEL: HostId = HostId(1);
 const SERVER: HostId = HostId(0);
 
-fn hex(text: &str) -> Vec<u8> {
-    let digit = |at: usize| u8::from_str_radix(&text[at..at + 2], 16).unwrap();
-    (0..text.len()).step_by(2).map(digit).collect()
-}
-
 fn recorded() -> impl Iterator<Item = Packet<Header>> {
-    RECORDING.lines().filter(|line| !line.starts_with('#')).map(|line| {
-        let mut fields = line.split(' ').map(str::to_owned);
-        let mut field = || fields.next().unwrap();
-        let (priority, l4_bytes, bytes) = (field(), field(), hex(&field()));
-        let l4_bytes: usize = l4_bytes.parse().unwrap();
-        let (header, _) = Header::decode(Layout::Head, &bytes, l4_bytes).unwrap();
+    rackweave_testing::homa_module().into_iter().map(|recorded| {
+        let l4_bytes = recorded.l4_bytes;
+        let (header, _) = Header::decode(Layout::Head, &recorded.bytes, l4_bytes).unwrap();
         let mut packet = Packet::new(KERNEL, SERVER, 20 + l4_bytes as u32, header);
-        packet.priority = priority.parse().unwrap();
+        packet.priority = recorded.priority;
         packet
     })
 }
