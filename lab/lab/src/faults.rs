@@ -22,11 +22,11 @@ pub(crate) fn lose_packets(faults: &[Fault]) -> bool {
 }
 
 /// Whether a fault cuts hosts off for at least this time, from before `until` on: messages to them then fail.
-pub(crate) fn outlast(faults: &[Fault], patience: Span, until: Time) -> bool {
+pub(crate) fn outlast(faults: &[Fault], fabric: &Fabric, patience: Span, until: Time) -> bool {
     let is_away = |fault: &Fault| {
-        matches!(fault.kind, FaultKind::Down | FaultKind::Pause)
-            && fault.from < until
+        fault.from < until
             && fault.until.since(fault.from) >= patience
+            && whom(fault, fabric).is_some()
     };
     faults.iter().any(is_away)
 }

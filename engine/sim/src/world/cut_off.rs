@@ -2,10 +2,13 @@
 //!
 //! The rules are Rackweave's, and are on simulated time only.
 //!
-//! - A host is *cut off* while its own link is down, or while it is paused or down.
-//! - A run ends as [`End::CutOff`](crate::result::End::CutOff) if all measured messages have started, each unfinished one is of a cut-off host,
-//!   each node that is not done is at one, and no fault will give a host back. Before, transports have time to find out: twice
-//!   their patience, from the last such change on. Nodes of group systems have four seconds.
+//! - A host is *cut off* while its own link is down, or while it is *halted*: paused or down. A halted host reports nothing, and starts
+//!   nothing.
+//! - A run ends as [`End::CutOff`](crate::result::End::CutOff) if no fault will give a host back, each node that is not done is at a cut-off
+//!   host, and all measured messages have started but those of halted hosts. Each unfinished message is of a halted host, or is of a
+//!   cut-off host and older than any transport's patience: nobody will report it.
+//! - Before, transports have time to find out: twice their patience, from the last such change on. Nodes of group systems have four
+//!   seconds.
 //! - So long, messages of cut-off hosts are no overload ([`super::steady`]).
 
 use rackweave_core::{HostId, Span, Time};
@@ -13,21 +16,23 @@ use rackweave_core::{HostId, Span, Time};
 use super::World;
 use crate::config::{Fault, FaultKind, FaultPlace};
 use crate::model::Model;
+use crate::result::Waiting;
 
-/// What nodes of group systems have: those of casts wait 3.2 seconds for a silent receiver.
-const OF_NODES: Span = Span::from_secs(4);
+/// What nodes of group systems have: those of casts wait 3.2 seconds for a silent receiver. Messages have it too, from their start on:
+/// a stream of Homa's waits longer for its peer than other messages.
+const AT_LEAST: Span = Span::from_secs(4);
 /// The checks in the time that transports have.
 const CHECKS: u64 = 8;
 
 /// Which hosts are cut off, and since when.
 #[derive(Debug)]
 pub(super) struct CutOff {
-    /// By host; empty if faults cut no host off now.
+    /// By host; empty before the first fault.
     hosts: Vec<bool>,
+    /// Those of these that are paused or down.
+    halted: Vec<bool>,
     /// When faults last took a link or a host away, or gave one back.
     since: Time,
-    /// Whether something is taken away now.
-    lacks: bool,
     /// The next check; [`Time::MAX`] if a fault will give hosts back.
     check_at: Time,
     grace: Span,
@@ -36,13 +41,19 @@ pub(super) struct CutOff {
 impl CutOff {
     /// `patience` is the longest of the run's transports.
     pub(super) fn new(patience: Span, has_nodes: bool) -> Self {
-        let grace = patience.saturating_mul(2).max(if has_nodes { OF_NODES } else { Span::ZERO });
-        Self { hosts: Vec::new(), since: Time::ZERO, lacks: false, check_at: Time::MAX, grace }
+        let grace = patience.saturating_mul(2).max(if has_nodes { AT_LEAST } else { Span::ZERO });
+        Self {
+            hosts: Vec::new(),
+            halted: Vec::new(),
+            since: Time::ZERO,
+            check_at: Time::MAX,
+            grace,
+        }
     }
 
     /// Whether hosts may just be finding out that others are cut off.
     pub(super) fn is_news(&self, now: Time) -> bool {
-        self.lacks && now < self.since.saturating_add(self.grace)
+        now < self.since.saturating_add(self.grace) && self.hosts.contains(&true)
     }
 
     #[inline]
@@ -58,6 +69,10 @@ impl CutOff {
     fn has(&self, host: HostId) -> bool {
         self.hosts.get(host.0 as usize).is_some_and(|is_cut_off| *is_cut_off)
     }
+
+    fn has_halted(&self, host: HostId) -> bool {
+        self.halted.get(host.0 as usize).is_some_and(|is_halted| *is_halted)
+    }
 }
 
 /// Whether a fault takes links or hosts away.
@@ -68,9 +83,9 @@ fn takes_away(fault: &Fault) -> bool {
 /// What a run still waits for.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Waits {
-    /// Unfinished messages between hosts that are not cut off.
+    /// Unfinished messages that may end or fail.
     pub(super) messages: u64,
-    /// Hosts that are not cut off and have not started all their messages.
+    /// Hosts that go on and have not started all their messages.
     pub(super) starters: u64,
 }
 
@@ -84,13 +99,13 @@ impl<M: Model> World<'_, M> {
             return;
         }
         let mut hosts = vec![false; self.net.hosts() as usize];
-        let mut lacks = false;
+        let mut halted = hosts.clone();
         for fault in faults.iter().filter(is_on) {
-            lacks = true;
             match fault.place {
                 FaultPlace::AllLinks => hosts.fill(true),
-                FaultPlace::HostLink(host) | FaultPlace::Host(host) => {
-                    hosts[host.0 as usize] = true
+                FaultPlace::HostLink(host) => hosts[host.0 as usize] = true,
+                FaultPlace::Host(host) => {
+                    (hosts[host.0 as usize], halted[host.0 as usize]) = (true, true)
                 }
                 FaultPlace::CoreLinks | FaultPlace::CoreLink(_) => {}
             }
@@ -101,35 +116,38 @@ impl<M: Model> World<'_, M> {
         let is_for_good = !faults.iter().any(later) && hosts.contains(&true);
         let at = now.saturating_add(self.cut_off.grace);
         self.cut_off.check_at = if is_for_good { at } else { Time::MAX };
-        (self.cut_off.hosts, self.cut_off.since, self.cut_off.lacks) = (hosts, now, lacks);
+        (self.cut_off.hosts, self.cut_off.halted, self.cut_off.since) = (hosts, halted, now);
     }
 
-    /// Counts what this world waits for, and sets the next check.
-    pub(super) fn waits(&mut self, now: Time) -> Waits {
+    /// Counts what this world waits for, and sets the next check. `until` is [`Time::MAX`] if no event is left.
+    pub(super) fn waits(&mut self, until: Time) -> Waits {
         let cut_off = &mut self.cut_off;
         let later = Span::from_ticks((cut_off.grace.ticks() / CHECKS).max(1));
-        cut_off.check_at = now.saturating_add(later);
+        cut_off.check_at = until.saturating_add(later).min(Time::from_ticks(Time::MAX.ticks() - 1));
         let (_, open) = self.apps.open(usize::MAX);
-        let is_between_others =
-            |host: HostId, peer: HostId| !cut_off.has(host) && !cut_off.has(peer);
-        let messages = open.iter().filter(|it| is_between_others(it.src, it.dst)).count() as u64;
-        let starters = (0..self.net.hosts()).map(HostId).filter(|host| !cut_off.has(*host));
+        let patience = cut_off.grace.max(AT_LEAST);
+        let may_end = |it: &&Waiting| {
+            let is_cut_off = cut_off.has(it.src) || cut_off.has(it.dst);
+            !cut_off.has_halted(it.src)
+                && (!is_cut_off || it.since.saturating_add(patience) > until)
+        };
+        let messages = open.iter().filter(may_end).count() as u64;
+        let starters = (0..self.net.hosts()).map(HostId).filter(|host| !cut_off.has_halted(*host));
         let starters = starters.filter(|host| self.apps.starts_more(*host)).count() as u64;
         Waits { messages, starters }
     }
 
     /// Whether the run waits for nothing but cut-off hosts.
     pub(super) fn waits_for_cut_off(&mut self, now: Time) -> bool {
-        self.cut_off.is_due(now) && self.is_cut_off()
+        self.cut_off.is_due(now) && self.is_cut_off(now)
     }
 
-    /// As [`World::waits_for_cut_off`], however long transports have had to find out.
-    pub(super) fn is_cut_off(&mut self) -> bool {
+    /// As [`World::waits_for_cut_off`], however long transports have had to find out. `until` is [`Time::MAX`] if no event is left.
+    pub(super) fn is_cut_off(&mut self, until: Time) -> bool {
         if !self.cut_off.is_for_good() {
             return false;
         }
-        let now = self.net.now();
-        let Waits { messages, starters } = self.waits(now);
+        let Waits { messages, starters } = self.waits(until);
         let have_started = self.apps.collector.have_started() || starters == 0;
         let cut_off = &self.cut_off;
         let mut nodes = self.hosts.nodes.unfinished_at();

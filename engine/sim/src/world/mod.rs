@@ -335,7 +335,7 @@ impl<'a, M: Model> World<'a, M> {
             if self.net.counters().packet_hops > self.measure.hop_limit {
                 break End::HopLimit;
             }
-            if self.waits_for_cut_off(self.net.now()) {
+            if !self.is_done() && self.waits_for_cut_off(self.net.now()) {
                 break End::CutOff;
             }
             if let Some(end) = self.without_steady_state(self.net.now(), self.apps.backlog) {
@@ -381,7 +381,7 @@ impl<'a, M: Model> World<'a, M> {
         }
         match (self.is_done(), is_stalled) {
             (true, _) => End::AllDone,
-            (false, true) if self.is_cut_off() => End::CutOff,
+            (false, true) if self.is_cut_off(Time::MAX) => End::CutOff,
             (false, true) => End::Stalled,
             (false, false) => End::TimeLimit,
         }

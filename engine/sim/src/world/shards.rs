@@ -373,13 +373,14 @@ impl<M: Model> World<'_, M> {
                 }
             }
             let is_stalled = sum.next.is_none() || sum.is_idle;
-            if self.cut_off.is_due(reached) || is_stalled && self.cut_off.is_for_good() {
-                let waits = self.waits(reached);
+            let is_due = self.cut_off.is_due(reached);
+            if is_due || is_stalled && self.cut_off.is_for_good() {
+                let waits = self.waits(if is_due { reached } else { Time::MAX });
                 let own = Summary { waits, ..self.summary(Sent::default(), control) };
                 let Summary { waits, have_started, .. } = meeting.sum(turn, number, own)?;
                 turn += 1;
                 if waits.messages == 0 && (have_started || waits.starters == 0) {
-                    self.net.advance(if is_stalled { sum.now } else { reached });
+                    self.net.advance(if is_due { reached } else { sum.now });
                     return Ok(End::CutOff);
                 }
             }

@@ -271,7 +271,7 @@ impl<M: Model> World<'_, M> {
                 break end;
             }
             let Some(next) = self.net.next_due().filter(|_| !self.net.is_idle()) else {
-                break if self.is_cut_off() { End::CutOff } else { End::Stalled };
+                break if self.is_cut_off(Time::MAX) { End::CutOff } else { End::Stalled };
             };
             if next > limit {
                 self.net.advance(limit);

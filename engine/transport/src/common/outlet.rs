@@ -8,7 +8,8 @@ const CHECKS: u64 = 8;
 /// The way out of a host. It is closed while the driver, which polls after each call if there is room, does not poll.
 ///
 /// A message that waits for others of its host waits as long as it takes. One that nobody takes fails after the patience,
-/// which counts from its submission, or from the last poll if that was later. (Our choice: no protocol says so.)
+/// which counts from its submission, or from the first call after which the driver did not poll if that was later. (Our choice: no
+/// protocol says so.)
 #[derive(Debug)]
 pub(crate) struct Outlet {
     patience: Span,
@@ -51,13 +52,15 @@ impl Outlet {
         if now < self.check_at {
             return None;
         }
+        // A driver that was stopped has not been refused meanwhile.
+        let is_late = now.since(self.check_at) > self.interval();
         self.check_at = now.saturating_add(self.interval());
-        if self.polled_at >= self.called_at {
+        if self.polled_at >= self.called_at || is_late {
             self.called_at = now;
             return None;
         }
         let since = Time::from_ticks(now.ticks().checked_sub(self.patience.ticks())?);
-        (self.polled_at <= since).then_some(since)
+        (self.called_at <= since).then_some(since)
     }
 
     /// Ends the checks: there is nothing to send.
@@ -104,7 +107,7 @@ mod tests {
         outlet.polled(at(10));
         assert_eq!(run(&mut outlet, at(500), |_| true), None);
         // Down from 505 ms on.
-        assert_eq!(run(&mut outlet, at(10_000), |now| now < at(505)), Some((at(580), at(500))));
+        assert_eq!(run(&mut outlet, at(10_000), |now| now < at(505)), Some((at(590), at(510))));
     }
 
     #[test]
@@ -115,6 +118,11 @@ mod tests {
         assert_eq!(outlet.check(at(9_000)), None);
         outlet.polled(at(9_000));
         assert_eq!(run(&mut outlet, at(9_500), |_| true), None);
+        // The link is full when the process is stopped for 20 s.
+        assert_eq!(run(&mut outlet, at(9_530), |_| false), None);
+        assert_eq!(outlet.check(at(29_500)), None);
+        outlet.polled(at(29_500));
+        assert_eq!(run(&mut outlet, at(29_800), |_| true), None);
         outlet.rest();
         assert_eq!(outlet.poll_timeout(), Time::MAX);
     }

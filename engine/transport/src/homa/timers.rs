@@ -112,7 +112,8 @@ impl Host {
             // choice.)
             let is_stuck = is_closed && matches!(rpc.state, State::Sending(_));
             rpc.silent = if is_stuck { rpc.silent.saturating_add(1) } else { 0 };
-            let is_hopeless = u32::from(rpc.silent) >= patience.min(u32::from(u16::MAX));
+            // A patience that the counter does not hold has no end here.
+            let is_hopeless = u32::from(rpc.silent) >= patience;
             if is_hopeless {
                 self.give_up(now, slot);
             }

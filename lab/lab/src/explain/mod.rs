@@ -377,7 +377,7 @@ pub(crate) fn cost_of_messages(point: &PointSpec) -> Option<f64> {
 fn with_failures(point: &PointSpec, stream: Option<&StreamConfig>, until: Span) -> Span {
     let Some(stream) = stream else { return until };
     let patience = stream.transport.patience();
-    let fails = faults::outlast(&point.config.faults, patience, Time::ZERO + until);
+    let fails = faults::outlast(&point.config.faults, &point.fabric, patience, Time::ZERO + until);
     let until = if fails { until.saturating_add(patience) } else { until };
     until.min(point.config.measure.time_limit)
 }

@@ -146,6 +146,10 @@ impl PointSummary {
         if parts.is_empty() && self.end == end_name(End::Stalled) {
             parts.push("the simulation ran out of events".into());
         }
+        if parts.is_empty() && self.end == end_name(End::CutOff) {
+            parts.push("hosts that stand still have not started all their messages".into());
+            parts.extend(self.cut_off.first().cloned());
+        }
         if parts.is_empty() { None } else { Some(format!("{} ({})", parts.join(", "), self.end)) }
     }
 
