@@ -316,6 +316,11 @@ fn serve(args: ServeArgs) -> miette::Result<u8> {
         }
     } else if config.setup.key.is_none() {
         status("note: nothing is encrypted; anyone on the path can read and forge messages\n");
+        if config.setup.is_of_module() {
+            status(
+                "note: anyone who can send packets with a client's address can forge requests\n",
+            );
+        }
     }
     let (mut before, mut since) = (server.served(), clock());
     while !interrupt.is_set() {

@@ -159,7 +159,9 @@ impl Setup {
         format!("{option} {}", self.name())
     }
 
-    pub(crate) const fn is_of_module(&self) -> bool {
+    /// Whether its packets are those of HomaModule.
+    #[must_use]
+    pub const fn is_of_module(&self) -> bool {
         matches!(self.wire, Wire::HomaModule)
     }
 

@@ -83,6 +83,9 @@ impl Server {
         let mut allow: Vec<Network> =
             ["127.0.0.0/8", "::1"].iter().filter_map(|network| network.parse().ok()).collect();
         allow.extend(&config.allow);
+        if config.setup.is_of_module() && config.listen.port() == 0 {
+            return Err(BenchError::NotOfModule("its servers have a port below 32768: name it"));
+        }
         let clock = Clock::start();
         let mut endpoints = Vec::new();
         for index in 0..config.ports {

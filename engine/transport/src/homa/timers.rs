@@ -10,6 +10,9 @@ use super::rpc::State;
 /// least a full packet.
 const FIRST_PACKET: u32 = 100;
 
+/// The longest pause between two NEED_ACKs is 64 ticks. (Our choice: some questions in the time in which a peer returns.)
+const MAX_PAUSE_SHIFT: u16 = 6;
+
 /// What an RPC waits for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Wait {
@@ -141,14 +144,21 @@ impl Host {
         }
         if wait == Wait::Ack {
             // NEED_ACK is sent at each tick from `request_ack_ticks` on (docs/protocols/homa.md#homa-loss). The limit
-            // is our choice: a peer that never answers must not be asked forever.
-            if u32::from(rpc.asked) >= patience.min(u32::from(u16::MAX)) {
+            // is our choice: a peer that never answers must not be asked forever. So is the growing pause after two questions:
+            // those of many RPCs of a dead peer would keep the host from answering others, and a forged request would be answered by
+            // thousands of packets.
+            if u32::from(silent.saturating_sub(request_ack_ticks))
+                >= patience.min(u32::from(u16::MAX))
+            {
                 self.give_up(now, slot);
                 return false;
             }
-            let ask_at = if rpc.busy > 0 { rpc.next_ask } else { request_ack_ticks };
+            let waits = rpc.busy > 0 || rpc.asked > 0;
+            let ask_at = if waits { rpc.next_ask } else { request_ack_ticks };
             if silent >= ask_at {
                 rpc.asked = rpc.asked.saturating_add(1);
+                let pause = 1 << (rpc.asked.saturating_sub(2)).min(MAX_PAUSE_SHIFT);
+                rpc.next_ask = silent.saturating_add(pause);
                 self.send_control(host, id, one_way, Body::NeedAck);
             }
             return true;

@@ -146,10 +146,11 @@ impl<P: Platform> Endpoint<P> {
     }
 
     fn handle_read(&mut self, now: Time, read: &Read<'_>) {
-        let known = self.peers.at(read.path);
-        let may_begin = || begins(&read.header) && self.peers.admits(read.path.remote);
-        let peer = match known {
-            None if may_begin() => self.peers.admit(now, read.path),
+        let (begins, admits) = (begins(&read.header), self.peers.admits(read.path.remote));
+        let peer = match self.peers.at(read.path) {
+            // A host that serves nobody keeps no request, whoever's address it has.
+            Some(_) if begins && !admits => None,
+            None if begins && admits => self.peers.admit(now, read.path),
             known => known,
         };
         let Some(peer) = peer else {
@@ -170,6 +171,11 @@ impl<P: Platform> Endpoint<P> {
         peer.used = now;
         let (path, Header::Homa(header)) = (peer.path(), packet.header) else { return };
         let Some(header) = plain(header, |_| true) else { return };
+        // A server's acknowledgement refuses what it may have executed. The module, whose servers send none, would end the call
+        // without an outcome; without it the call fails after its timeout.
+        if header.id.get() & 1 == 1 && matches!(header.body, Body::Ack { .. }) {
+            return;
+        }
         if self.driver.batch().len() >= MAX_BATCH {
             self.stats.not_held += 1;
             return;
