@@ -417,6 +417,33 @@ fn a_run_that_waits_for_a_paused_host_ends() {
     }
 }
 
+/// A cut-off host goes on and its transport reports what fails, however late a message starts. A run that has everything is not cut off.
+#[test]
+fn a_run_waits_for_what_ends_by_itself() {
+    for (name, transport) in
+        [("homa", homa(&fabric(LEAF_SPINE), &fixed(10_000))), ("dctcp", dctcp())]
+    {
+        let of_others = (0..200).map(|n| (f64::from(n), 4 + n % 20, 4 + (n + 7) % 20, 20_000));
+        let late = |at_s: f64, src, dst| (at_s * 1e6, src, dst, 20_000);
+        let with_host = [late(6.0, 0, 1), late(6.1, 3, 1), late(6.2, 0, 3)];
+        for (last, failed) in [(&with_host[..], 2), (&with_host[..1], 0)] {
+            let rows: Vec<_> = of_others.clone().chain(last.iter().copied()).collect();
+            let streams = vec![stream(transport.clone(), trace(&rows))];
+            let mut config = config(long_fabric(LEAF_SPINE), streams);
+            config.measure.time_limit = Span::from_secs(20);
+            let (from, place) = (Time::ZERO + Span::from_us(5), FaultPlace::HostLink(HostId(3)));
+            config.faults = vec![Fault { from, until: Time::MAX, place, kind: FaultKind::Down }];
+            let whole = run(&config, &Control::default()).expect("a possible run");
+            for result in [whole, on_any_threads(name, &config)] {
+                assert_eq!(result.end, End::AllDone, "{name}: {:?}", result.waiting);
+                let outcomes = result.messages.iter().map(|message| message.outcome);
+                let of_failed = outcomes.filter(|it| matches!(it, Outcome::Failed(_))).count();
+                assert_eq!((result.messages.len(), of_failed), (rows.len(), failed), "{name}");
+            }
+        }
+    }
+}
+
 /// Queues without a limit do not fill the memory: the run ends and says why, at the same time on any number of threads.
 #[test]
 fn a_run_with_too_many_packets_ends() {

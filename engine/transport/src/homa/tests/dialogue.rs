@@ -344,6 +344,22 @@ fn questions_to_a_silent_peer_are_spread_and_never_sooner_than_the_interval() {
     assert_eq!(asks(&config, 1), [65_535, 65_536]);
 }
 
+/// One request of a dead peer, or a forged one, is not answered by a packet for each tick.
+#[test]
+fn a_peer_that_never_acknowledges_is_asked_less_and_less() {
+    let config = paper();
+    let mut network = network(&config, 2, Span::from_us(1));
+    network.set_down(1, true);
+    submit(&mut network, 0, 1, 1, 5_000, Kind::OneWay);
+    network.run_until(at(Span::from_secs(30)));
+    let asked = trace(&mut network).iter().filter(|line| line.contains("NEED_ACK")).count() as u32;
+    // Eight until the pause is the longest.
+    let patience = config.patience();
+    assert!((8..=9 + patience / 64).contains(&asked), "{asked} in {patience} ticks");
+    let events = events(&mut network);
+    assert!(events.iter().any(|event| event.contains("failed")), "{events:?}");
+}
+
 #[test]
 fn a_restarted_message_that_arrived_before_counts_as_sent() {
     let mut network = network(&paper(), 2, Span::from_us(1));
