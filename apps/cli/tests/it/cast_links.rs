@@ -213,9 +213,8 @@ fn symbolic_links_are_kept_as_text_wherever_they_lead() {
     for options in [&[][..], &["--checksum"], &["--delete"], &["--dry-run"]] {
         let again = send(&source, &receiver.address, options);
         assert_eq!(again["receivers"][0]["there_bytes"], 100_000, "{again}");
-        if !options.contains(&"--dry-run") {
-            assert!(link_bytes(&again) < 30_000, "{again}");
-        }
+        // The link carries the list of entries, more than once if the receiver is late.
+        assert_eq!(again["receivers"][0]["bytes"], 0, "{again}");
     }
     // A link with the same text and another time only gets the time.
     fs::remove_file(source.join("to-file")).unwrap();
