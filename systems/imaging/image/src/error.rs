@@ -200,6 +200,13 @@ impl ImageError {
         move |source| Self::of_write(&path, source, &free)
     }
 
+    /// Makes the error of a failed write to what has its space already, a device or a complete file: what is free in its folder
+    /// says nothing of it.
+    pub(crate) fn overwrite(path: &Path) -> impl Fn(io::Error) -> Self + use<> {
+        let path = path.to_owned();
+        move |source| Self::of_write(&path, source, || None)
+    }
+
     /// Makes the error of a failed write; `free` returns how many bytes are free where the file is, if it is known.
     pub(crate) fn of_write(
         path: &Path,

@@ -269,7 +269,7 @@ impl Target {
     fn refused(&self, error: io::Error) -> ImageError {
         match &self.place {
             Place::Part(part, _) => part.named().wrong()(error),
-            _ => ImageError::write(&self.path)(error),
+            _ => ImageError::overwrite(&self.path)(error),
         }
     }
 
@@ -395,7 +395,7 @@ impl Target {
                 if self.zero_unused {
                     zero_unused(&**file, &self.manifest, &self.path, progress)?;
                 }
-                file.sync().map_err(ImageError::write(&self.path))
+                file.sync().map_err(ImageError::overwrite(&self.path))
             }
         }
     }
@@ -463,7 +463,7 @@ fn held(
     manifest: &Manifest,
     progress: &Progress,
 ) -> Result<Bitmap<u32>, ImageError> {
-    file.settle().map_err(ImageError::write(path))?;
+    file.settle().map_err(ImageError::overwrite(path))?;
     let all: Vec<u32> = (0..manifest.chunks()).collect();
     scan_chunks(file, path, manifest, &all, progress)
 }
@@ -515,7 +515,7 @@ fn zero_unused(
                 return Err(ImageError::Interrupted);
             }
             let len = (range.end - at).min(STEP);
-            file.zero(at..at + len).map_err(ImageError::write(path))?;
+            file.zero(at..at + len).map_err(ImageError::overwrite(path))?;
             progress.advance(len);
             at += len;
         }
