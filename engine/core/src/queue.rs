@@ -12,6 +12,15 @@ use crate::time::Time;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct PacketRef(u32);
 
+impl PacketRef {
+    /// Returns the number of the slot, for tables of packets in the order of their slots.
+    #[must_use]
+    #[inline]
+    pub const fn index(self) -> usize {
+        self.0 as usize
+    }
+}
+
 /// Ends a list: the index that no packet has.
 const NONE: u32 = u32::MAX;
 

@@ -9,9 +9,9 @@ use rackweave_workload::{WorkloadConfig, WorkloadError, mean_gap};
 
 pub use crate::host::{Costs, HostConfig, HostModel, Processors, Quantiles, SwitchProcess};
 pub use rackweave_switch::config::{
-    BufferConfig, CircuitError, Circuits, Dark, FabricConfig, Fault, FaultKind, FaultPlace,
-    Marking, Move, Ocs, Pod, Product, QueueOptions, Routing, SwitchConfig, Topology, Tor,
-    TrimConfig,
+    BufferConfig, CircuitError, Circuits, Dark, Depth, FabricConfig, Fault, FaultKind, FaultPlace,
+    Marking, Move, Ocs, PfcConfig, Pod, Product, QueueOptions, Routing, SwitchConfig, Topology,
+    Tor, TrimConfig,
 };
 
 /// The configuration of one run.

@@ -454,6 +454,8 @@ impl<'a> Oracle<'a> {
             queue_bytes: 0,
             frames: 0,
             bytes: 0,
+            pauses: 0,
+            paused: 0.0,
         };
         let delivered = self.collector.delivered();
         RunResult {
@@ -481,6 +483,7 @@ impl<'a> Oracle<'a> {
             capture: Vec::new(),
             waiting: Vec::new(),
             backlog: None,
+            deadlock: Vec::new(),
             peak_packets: 0,
             verified_messages: 0,
         }

@@ -48,6 +48,11 @@ pub enum OneThread {
     /// Faults change all switches, or both ends of messages, at once.
     #[error("[[faults]] act on both ends of a message at once")]
     Faults,
+    /// Switches pause each other, and may wait for each other across shards.
+    #[error(
+        "switches pause each other (PFC), and a deadlock of theirs is a matter of the whole fabric"
+    )]
+    Pfc,
     /// Changes of circuits.
     #[error("circuits change")]
     Moves,
@@ -97,6 +102,9 @@ pub(crate) fn possible_windows(config: &RunConfig, fabric: &Fabric) -> Result<Sp
     let window = fabric.lookahead().ok_or(OneThread::OneSwitch)?;
     if window < SHORTEST_WINDOW {
         return Err(OneThread::NoDelay);
+    }
+    if fabric.config().switch.pfc.is_some() {
+        return Err(OneThread::Pfc);
     }
     if host.is_some() {
         return Err(OneThread::Processors);

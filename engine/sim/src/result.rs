@@ -27,6 +27,8 @@ pub enum End {
     Starved,
     /// All measured messages that were unfinished are of hosts that faults have cut off for good, and their transports do not report it.
     CutOff,
+    /// Ports of switches waited for each other, and none would ever have sent ([`RunResult::deadlock`]).
+    Deadlock,
     /// Packets had crossed more links than [`crate::config::MeasureConfig::hop_limit`].
     HopLimit,
     /// The caller ended it after some time of its own clock: what it has depends on the machine.
@@ -165,6 +167,9 @@ pub struct RunResult<H = Header> {
     pub waiting: Vec<Waiting>,
     /// How the bytes of unfinished messages grew, if the run ended because of it.
     pub backlog: Option<Backlog>,
+    /// The names of the links of a cycle of ports that waited for each other, if the run ended because of it: each was paused by the
+    /// switch at its end, where its packets waited for the next link. The last waited for the first.
+    pub deadlock: Vec<String>,
     /// Most packets in the network at one time.
     pub peak_packets: u64,
     /// Messages whose bytes were checked; 0 unless [`crate::config::MeasureConfig::verify`] is set.
@@ -198,6 +203,7 @@ impl<H> RunResult<H> {
             capture: Vec::new(),
             waiting: self.waiting,
             backlog: self.backlog,
+            deadlock: self.deadlock,
             peak_packets: self.peak_packets,
             verified_messages: self.verified_messages,
         };

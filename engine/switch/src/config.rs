@@ -22,8 +22,9 @@ use rackweave_core::{HostId, Rate, Span, Time, frame};
 
 use crate::{QueueConfig, SharedBuffer, Trim};
 
-pub use crate::QueueOptions;
+pub use crate::pfc::PfcConfig;
 pub use crate::pod::{CircuitError, Circuits, Dark, Move, Ocs, Pod, Tor};
+pub use crate::{QueueOptions, Ramp};
 
 /// A fabric: its topology, its delays and its switches.
 #[derive(Clone, Debug, PartialEq)]
@@ -114,6 +115,8 @@ pub struct SwitchConfig {
     pub options: QueueOptions,
     /// How one of several equal-cost paths is chosen.
     pub routing: Routing,
+    /// Priority flow control. `None`: full queues drop packets.
+    pub pfc: Option<PfcConfig>,
 }
 
 /// Which packets a switch marks (ECN): each that finds more than a number of bytes queued.
@@ -133,6 +136,37 @@ pub enum Marking {
         /// The least threshold, in bytes.
         least: u64,
     },
+    /// RED's marks at random, from Kmin to Kmax.
+    Ramp {
+        /// Kmin: shorter queues mark nothing.
+        from: Depth,
+        /// Kmax: longer queues mark each packet.
+        full: Depth,
+        /// The probability at Kmax, in millionths.
+        millionths: u32,
+    },
+}
+
+/// The length of a queue.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Depth {
+    /// This many bytes, at every port.
+    Bytes(u64),
+    /// This many bytes for each Gbps of the port's link.
+    PerGbps(u64),
+}
+
+impl Depth {
+    /// The bytes at a port of this rate.
+    #[must_use]
+    pub const fn bytes_at(self, link: Rate) -> u64 {
+        match self {
+            Self::Bytes(bytes) => bytes,
+            Self::PerGbps(bytes) => {
+                (bytes as u128 * link.0 as u128 / Rate::from_gbps(1).0 as u128) as u64
+            }
+        }
+    }
 }
 
 /// The link of a bandwidth-delay product.
@@ -150,6 +184,14 @@ impl Marking {
     /// 3.4), a seventh of a product. `docs/sources.md#switches-and-queues` has what was measured.
     pub const DCTCP: Self =
         Self::Products { of: Product::Link, thousandths: 1250, least: 5 * FULL_PACKET };
+
+    /// The marks for DCQCN of HPCC's evaluation (SIGCOMM'19, section 5.1, and `simulation/run.py`): from 100 KB to
+    /// 400 KB at 25 Gbps and in proportion at other rates, with a probability of 0.2 at the end.
+    pub const DCQCN: Self = Self::Ramp {
+        from: Depth::PerGbps(4_000),
+        full: Depth::PerGbps(16_000),
+        millionths: 200_000,
+    };
 }
 
 impl From<Option<u64>> for Marking {
@@ -411,8 +453,9 @@ impl SwitchConfig {
         marking: Marking::DCTCP,
         priorities: true,
         trim: None,
-        options: QueueOptions { by_remaining: false, selective_drop: false },
+        options: QueueOptions { by_remaining: false, selective_drop: false, ramp: None },
         routing: Routing::Transport,
+        pfc: None,
     };
 
     /// A switch that takes no time, and neither drops nor marks a packet.
@@ -478,6 +521,13 @@ impl SwitchConfig {
         self.with_buffer(24 * FULL_PACKET)
     }
 
+    /// Full queues pause those who send to them, instead of dropping packets.
+    #[must_use]
+    pub const fn with_pfc(mut self, pfc: PfcConfig) -> Self {
+        self.pfc = Some(pfc);
+        self
+    }
+
     /// One of several equal-cost paths is chosen in this way.
     #[must_use]
     pub const fn with_routing(mut self, routing: Routing) -> Self {
@@ -485,13 +535,15 @@ impl SwitchConfig {
         self
     }
 
-    /// What the queue of a port does with a packet that finds more than `ecn_threshold` bytes there, if it marks any.
+    /// What the queue of a port does with a packet that finds more than `ecn_threshold` bytes there, if it marks any, or marks at
+    /// random.
     #[must_use]
-    pub fn queue(&self, ecn_threshold: Option<u64>) -> QueueConfig {
+    pub fn queue(&self, ecn_threshold: Option<u64>, ramp: Option<Ramp>) -> QueueConfig {
         QueueConfig {
             limit_bytes: match self.buffer {
-                BufferConfig::PerPort { bytes } => bytes,
-                BufferConfig::Shared { .. } => u64::MAX,
+                BufferConfig::PerPort { bytes } if self.pfc.is_none() => bytes,
+                // With PFC packets are counted where they enter the switch.
+                BufferConfig::PerPort { .. } | BufferConfig::Shared { .. } => u64::MAX,
             },
             ecn_threshold_bytes: ecn_threshold.unwrap_or(u64::MAX),
             priorities: self.priorities,
@@ -501,18 +553,18 @@ impl SwitchConfig {
                 return_to_sender: trim.return_to_sender,
                 headers_per_packet: trim.headers_per_packet,
             }),
-            options: self.options,
+            options: QueueOptions { ramp, ..self.options },
         }
     }
 
-    /// Its shared buffer, if it has one.
+    /// Its shared buffer, if it has one without PFC.
     #[must_use]
     pub fn shared_buffer(&self) -> Option<SharedBuffer> {
         match self.buffer {
-            BufferConfig::Shared { bytes, alpha } => {
+            BufferConfig::Shared { bytes, alpha } if self.pfc.is_none() => {
                 Some(SharedBuffer::new(bytes, (alpha * 256.0) as u64))
             }
-            BufferConfig::PerPort { .. } => None,
+            BufferConfig::PerPort { .. } | BufferConfig::Shared { .. } => None,
         }
     }
 }

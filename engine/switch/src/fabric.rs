@@ -61,6 +61,21 @@ pub enum FabricError {
     /// More servers than a pod can have.
     #[error("the pod would have {0} servers; at most {max} are possible", max = crate::pod::MAX_SERVERS)]
     TooManyServers(u64),
+    /// PFC with rules that drop or reorder packets at full queues, or with circuits that change.
+    #[error("PFC does not go with {0}")]
+    PfcWith(&'static str),
+    /// A buffer with too little room beyond the headroom of PFC.
+    #[error(
+        "PFC needs a headroom of {headroom} bytes {place}, and room for two packets beside it, but the buffer has {buffer} bytes"
+    )]
+    NoHeadroom {
+        /// "at one port" or "in one switch".
+        place: &'static str,
+        /// The headroom of all lossless priorities there.
+        headroom: u64,
+        /// The size of the buffer.
+        buffer: u64,
+    },
     /// The first circuits of a pod are impossible.
     #[error(transparent)]
     Circuits(#[from] CircuitError),
@@ -160,7 +175,9 @@ impl Fabric {
             }
         }
         if let Topology::Pod(pod) = &config.topology {
-            return Self::of_pod(config, pod);
+            let fabric = Self::of_pod(config, pod)?;
+            fabric.check_pfc()?;
+            return Ok(fabric);
         }
         let drafts = drafts(&config.topology)?;
         let hosts = config.topology.hosts();
@@ -209,7 +226,10 @@ impl Fabric {
             }
         }
         let hosts_per_group = config.topology.hosts_per_leaf().unwrap_or(1);
-        Ok(Self { config: config.clone(), hosts, switches, links, hosts_per_group, pod: None })
+        let fabric =
+            Self { config: config.clone(), hosts, switches, links, hosts_per_group, pod: None };
+        fabric.check_pfc()?;
+        Ok(fabric)
     }
 
     /// The link in the other direction of the same cable or circuit; a link without a circuit is its own.

@@ -44,6 +44,7 @@ pub mod events;
 pub mod fabric;
 mod forward;
 pub mod net;
+mod pfc;
 pub mod pod;
 mod queue;
 mod ranked;
@@ -53,7 +54,7 @@ pub use buffer::SharedBuffer;
 pub use fabric::{Fabric, FabricError};
 pub use forward::{Forwarder, PathChoice};
 pub use net::{Edge, ForwardOnly, Net, NetConfig, NetEvent};
-pub use queue::{PortQueue, QueueConfig, QueueOptions, Trim};
+pub use queue::{PortQueue, QueueConfig, QueueOptions, Ramp, Trim};
 pub use system::{System, SystemProgram};
 
 /// Number of strict priorities of a port.

@@ -43,6 +43,18 @@ pub struct QueueOptions {
     /// Aeolus' selective dropping (SIGCOMM'20): a packet that finds more than the ECN threshold queued and is not ECN-capable is
     /// dropped, as commodity switches do that mark by RED (RFC 3168, section 5).
     pub selective_drop: bool,
+    /// Above the ECN threshold, marks at random; `None` marks each packet.
+    pub ramp: Option<Ramp>,
+}
+
+/// RED's marks by the instantaneous queue (DCQCN, SIGCOMM'15, section 3.1): from the ECN threshold (Kmin) on, the
+/// probability grows in proportion to the queue, and beyond Kmax each packet is marked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Ramp {
+    /// Kmax, in bytes.
+    pub full_bytes: u64,
+    /// The probability at Kmax, in millionths.
+    pub millionths: u32,
 }
 
 /// NDP's trimming: data packets beyond a short queue are trimmed to their headers.
@@ -235,7 +247,7 @@ impl PortQueue {
     ) -> Admission {
         let bytes = u64::from(pool.wire_bytes(packet));
         let above_threshold = self.bytes > self.config.ecn_threshold_bytes;
-        let marked = above_threshold && pool.modify(packet, Packet::mark);
+        let marked = above_threshold && self.draws_a_mark(rng) && pool.modify(packet, Packet::mark);
         if above_threshold && !marked && self.config.options.selective_drop {
             return Self::drop(pool, packet, DropReason::Selective);
         }
@@ -259,6 +271,19 @@ impl PortQueue {
         }
         self.append(pool, packet);
         if marked { Admission::Marked } else { Admission::Queued }
+    }
+
+    /// Whether a packet is marked that finds more than the ECN threshold.
+    #[inline]
+    fn draws_a_mark(&self, rng: &mut Rng) -> bool {
+        let Some(ramp) = self.config.options.ramp else { return true };
+        let from = self.config.ecn_threshold_bytes;
+        if self.bytes > ramp.full_bytes {
+            return true;
+        }
+        let (above, width) = (self.bytes - from, (ramp.full_bytes - from).max(1));
+        let millionths = u128::from(ramp.millionths) * u128::from(above) / u128::from(width);
+        u128::from(rng.below(1_000_000)) < millionths
     }
 
     fn enqueue_ranked<H: Header>(
@@ -313,6 +338,44 @@ impl PortQueue {
         self.occupied
     }
 
+    /// The list that packets of a priority wait in: the priority itself, or 0 without priorities.
+    #[must_use]
+    #[inline]
+    pub fn class_of(&self, priority: u8) -> u8 {
+        self.list_of(priority) as u8
+    }
+
+    /// Whether packets wait in one of these lists, a bit each.
+    #[must_use]
+    #[inline]
+    pub const fn holds_any(&self, classes: u8) -> bool {
+        self.occupied & classes != 0
+    }
+
+    /// As [`PortQueue::dequeue`], for a port that may only send packets of these lists, a bit each. Weights have no effect.
+    pub(crate) fn dequeue_of<H: Header>(
+        &mut self,
+        pool: &Pool<H>,
+        classes: u8,
+    ) -> Option<PacketRef> {
+        let lists = self.occupied & classes;
+        if lists == 0 {
+            return None;
+        }
+        self.pop(pool, TOP - lists.leading_zeros() as usize)
+    }
+
+    /// The packets that wait, and their lists.
+    pub(crate) fn packets<'a, H: Header>(
+        &'a self,
+        pool: &'a Pool<H>,
+    ) -> impl Iterator<Item = (u8, PacketRef)> + 'a {
+        self.fifos.iter().zip(0..).flat_map(move |(fifo, class)| {
+            let all = std::iter::successors(fifo.front(), |last| pool.after(*last));
+            all.map(move |packet| (class, packet))
+        })
+    }
+
     /// Dequeues the packet that is sent next: the first of the highest priority, or of the highest one of data if that
     /// has waited for as many headers as may precede it.
     #[inline]
@@ -324,7 +387,11 @@ impl PortQueue {
             return self.dequeue_ranked(pool);
         }
         let lists = if self.is_weighted() { self.weigh() } else { self.occupied };
-        let priority = TOP - lists.leading_zeros() as usize;
+        self.pop(pool, TOP - lists.leading_zeros() as usize)
+    }
+
+    #[inline]
+    fn pop<H: Header>(&mut self, pool: &Pool<H>, priority: usize) -> Option<PacketRef> {
         let fifo = &mut self.fifos[priority];
         let packet = fifo.pop(pool)?;
         if fifo.is_empty() {
@@ -364,11 +431,11 @@ mod tests {
         ecn_threshold_bytes: u64::MAX,
         priorities: true,
         trim: None,
-        options: QueueOptions { by_remaining: false, selective_drop: false },
+        options: QueueOptions { by_remaining: false, selective_drop: false, ramp: None },
     };
 
     const BY_REMAINING: QueueConfig = QueueConfig {
-        options: QueueOptions { by_remaining: true, selective_drop: false },
+        options: QueueOptions { by_remaining: true, selective_drop: false, ramp: None },
         ..UNLIMITED
     };
 

@@ -1,6 +1,7 @@
 //! The keys of `[fabric]`: switches, links and hosts.
 
 mod parameters;
+mod pfc;
 mod switch;
 mod topology;
 
@@ -10,6 +11,7 @@ use rackweave_sim::config::{BufferConfig, FabricConfig, Marking};
 use serde::{Deserialize, Serialize};
 
 use self::parameters::product_of_a_host;
+use self::pfc::Pfc;
 use self::switch::{Switch, Trim, TrimQueues};
 pub use self::topology::links;
 pub(super) use self::topology::{divided, either_or, hosts, positive_rate};
@@ -186,7 +188,7 @@ impl Fabric {
         let mut config = FabricConfig::new(self.topology()?)
             .with_link_delays(self.host_link_delay.0, self.core_link_delay.0)
             .with_host_delays(self.host_send_delay.0, self.host_receive_delay.0)
-            .with_switch(self.switch.resolve(wanted.marking)?);
+            .with_switch(self.switch.resolve(wanted.marking, wanted.pfc)?);
         config.host_link_delays = self.host_link_delays.iter().map(|delay| delay.0).collect();
         if self.switch.pfabric && self.switch.buffer.is_none() {
             // Two products (SIGCOMM 2013, section 5.1), and no less than on the paper's fabric.
@@ -196,6 +198,21 @@ impl Fabric {
             if let BufferConfig::PerPort { bytes } = &mut config.switch.buffer {
                 *bytes = products.max(*bytes);
             }
+        }
+        if config.switch.pfc.is_some() && !self.switch.has_buffer() {
+            // The usual buffer, besides the headroom.
+            let usual = std::mem::replace(
+                &mut config.switch.buffer,
+                BufferConfig::PerPort { bytes: u64::MAX },
+            );
+            let layout =
+                Layout::new(&config).map_err(|error| Problem::new("fabric", error.to_string()))?;
+            config.switch.buffer = match usual {
+                BufferConfig::PerPort { bytes } => {
+                    BufferConfig::PerPort { bytes: bytes + layout.most_headroom() }
+                }
+                BufferConfig::Shared { .. } => usual,
+            };
         }
         if let (Trim::On(TrimQueues { data_queue: None, .. }), true) =
             (self.switch.trim, wanted.trim_at_product)
@@ -210,8 +227,13 @@ impl Fabric {
 
     /// Derives the configuration of a fabric of real hosts.
     pub fn resolve_for_hosts(&self) -> Result<FabricConfig, Problem> {
+        if self.switch.pfc.as_ref().is_some_and(Pfc::is_on) {
+            let message =
+                "the user-space switch cannot pause hosts: `pfc` is for simulated fabrics";
+            return Err(Problem::new("fabric.switch.pfc", message));
+        }
         let marking = self.marking_of(World::Testbed, Marking::DCTCP);
-        self.resolve(&SweptKeys::new(), &Queues { marking, trim_at_product: false })
+        self.resolve(&SweptKeys::new(), &Queues { marking, ..Queues::USUAL })
     }
 
     /// A transport's default threshold of marks in a world. Real hosts send bursts by segmentation offload, for which the DCTCP paper
@@ -241,9 +263,11 @@ pub struct Queues {
     pub marking: Marking,
     /// Whether queues that trim hold a bandwidth-delay product of a host, if that is more than eight packets.
     pub trim_at_product: bool,
+    /// Whether switches pause instead of dropping (PFC).
+    pub pfc: bool,
 }
 
 impl Queues {
     /// What most transports want, in the simulator.
-    pub const USUAL: Self = Self { marking: Marking::DCTCP, trim_at_product: false };
+    pub const USUAL: Self = Self { marking: Marking::DCTCP, trim_at_product: false, pfc: false };
 }

@@ -276,8 +276,9 @@ pub fn queues(
 ) -> Queues {
     let chosen = node.and_then(|node| read(node, "transport", swept).ok());
     let marking = chosen.as_ref().and_then(Chosen::marking).unwrap_or(Marking::DCTCP);
-    let trim_at_product = chosen.is_some_and(|chosen| matches!(chosen.keys, Keys::Uet(_)));
-    Queues { marking: fabric.marking_of(world, marking), trim_at_product }
+    let keys = chosen.as_ref().map(|chosen| &chosen.keys);
+    let trim_at_product = matches!(keys, Some(Keys::Uet(_)));
+    Queues { marking: fabric.marking_of(world, marking), trim_at_product, pfc: false }
 }
 
 /// Reads TCP's keys of a scheme whose chunks or files are carried by TCP.

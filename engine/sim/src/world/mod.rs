@@ -329,6 +329,9 @@ impl<'a, M: Model> World<'a, M> {
             if let Some(end) = ended {
                 break end;
             }
+            if self.net.deadlock().is_some() {
+                break End::Deadlock;
+            }
             if self.net.packets() > control.packet_limit {
                 break End::PacketLimit;
             }
@@ -439,6 +442,8 @@ impl<'a, M: Model> World<'a, M> {
                 self.note_cut_off();
                 self.on_faults();
             }
+            // The run ends before its next batch of events.
+            NetEvent::Deadlock => self.apps.may_be_done = true,
             NetEvent::Wake(wake::APPS) => self.on_early_apps(),
             NetEvent::Wake(wake::FLUID) => self.on_transfers(),
             NetEvent::Wake(wake::MEASURE) => self.on_measure(),

@@ -152,6 +152,9 @@ impl<M: Model> World<'_, M> {
             capture: self.net.take_captures(),
             waiting: self.waiting(),
             backlog: self.backlog,
+            deadlock: self.net.deadlock().map_or_else(Vec::new, |deadlock| {
+                deadlock.links.iter().map(|link| self.net.fabric().link_name(*link)).collect()
+            }),
             peak_packets: match &self.apps.windows {
                 Some(windows) => windows.peak_packets,
                 None => self.net.peak_packets(),

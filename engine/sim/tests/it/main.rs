@@ -5,6 +5,7 @@ mod common;
 mod examples;
 mod leverage;
 mod many_senders;
+mod pfc;
 mod receiver_driven;
 mod recovery;
 mod streams;

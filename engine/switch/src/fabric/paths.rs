@@ -3,7 +3,7 @@
 use rackweave_core::{Framing, HostId, Rate, Span, frame};
 
 use super::{Fabric, Node};
-use crate::config::{Marking, Product, Routing, Topology};
+use crate::config::{Marking, Product, Ramp, Routing, Topology};
 
 impl Fabric {
     /// The links of the path between two hosts; of several equal-cost paths, the first.
@@ -141,7 +141,17 @@ impl Fabric {
                 let product = link.bytes_in(self.idle_rtt());
                 Some((product.saturating_mul(u64::from(thousandths)) / 1000).max(least))
             }
+            Marking::Ramp { from, .. } => Some(from.bytes_at(link)),
         }
+    }
+
+    /// How a port with a link of this rate marks packets at random above its threshold; `None`: it marks each.
+    #[must_use]
+    pub fn ecn_ramp(&self, link: Rate) -> Option<Ramp> {
+        let Marking::Ramp { full, millionths, .. } = self.config.switch.marking else {
+            return None;
+        };
+        Some(Ramp { full_bytes: full.bytes_at(link), millionths })
     }
 
     /// Pairs of hosts that include one with the longest path.

@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use rackweave_core::{DropReason, HostId, PacketRef, PayloadStore, Rng, Span, SwitchProgram, Time};
 
 use super::nic::Edge;
-use super::{FAULTY, Net};
+use super::{DOWN, FAULTY, Net};
 use crate::config::{Fault, FaultKind, FaultPlace};
 
 /// The current faults of one link.
@@ -190,7 +190,7 @@ impl<P: SwitchProgram, B: PayloadStore<P::Header>> Net<P, B> {
         let mut rerouted = false;
         for number in 0..self.links.len() {
             let down = self.faults.down[number] || self.has_no_light(number as u32);
-            if self.links[number].down == down {
+            if self.links[number].is_down() == down {
                 continue;
             }
             let is_uplink = number < self.fabric.hosts() as usize;
@@ -206,9 +206,10 @@ impl<P: SwitchProgram, B: PayloadStore<P::Header>> Net<P, B> {
                 let last = self.links[number].in_flight.back();
                 self.faults.on_links[number].lost_until =
                     last.map(|packet| (self.pool.time(packet), reason));
-                self.links[number].down = true;
+                self.links[number].gate |= DOWN;
+                self.forget_pauses(number as u32);
             } else {
-                self.links[number].down = false;
+                self.links[number].gate &= !DOWN;
                 if is_uplink {
                     self.resume(edge, HostId(number as u32));
                 }
@@ -222,13 +223,14 @@ impl<P: SwitchProgram, B: PayloadStore<P::Header>> Net<P, B> {
     pub(super) fn reroute(&mut self) {
         let hosts = self.fabric.hosts() as usize;
         // A pod has tables at all times.
-        if self.fabric.pod().is_none() && self.links[hosts..].iter().all(|link| !link.down) {
+        if self.fabric.pod().is_none() && self.links[hosts..].iter().all(|link| !link.is_down()) {
             for switch in &mut self.switches {
                 switch.forwarder.clear_detours();
             }
             return;
         }
-        let (hosts_per_group, tables) = self.fabric.detours(|link| !self.links[link as usize].down);
+        let (hosts_per_group, tables) =
+            self.fabric.detours(|link| !self.links[link as usize].is_down());
         for (switch, table) in self.switches.iter_mut().zip(tables) {
             switch.forwarder.detour(hosts_per_group, table);
         }
@@ -291,6 +293,7 @@ impl<P: SwitchProgram, B: PayloadStore<P::Header>> Net<P, B> {
     /// Handles the arrival of a delayed packet or copy; there is one event for each.
     pub(super) fn on_delayed(&mut self) -> Option<(HostId, PacketRef)> {
         let Delayed { link, packet, .. } = self.delayed.pop()?;
+        self.comes_by(link);
         self.hand_over(link, self.links[link as usize].to, packet)
     }
 }

@@ -6,7 +6,7 @@ use rackweave_core::{
 };
 
 use super::nic::Edge;
-use super::{COUNTED, CROSSING, Consumed, FAULTY, METERED, Net, Node32, TAPPED};
+use super::{CHARGED, COUNTED, CROSSING, Consumed, FAULTY, METERED, Net, Node32, PACED, TAPPED};
 use crate::fabric::{Node, serialisation};
 
 impl<P: SwitchProgram, B: PayloadStore<P::Header>> Net<P, B> {
@@ -33,8 +33,11 @@ impl<P: SwitchProgram, B: PayloadStore<P::Header>> Net<P, B> {
         } else if is_due {
             self.catch_up(link, self.now + Span::TICK);
         }
-        if special & FAULTY != 0 && !self.survives(link, packet) {
-            return None;
+        if special & (FAULTY | CHARGED) != 0 {
+            self.comes_by(link);
+            if !self.survives(link, packet) {
+                return None;
+            }
         }
         self.hand_over(link, to, packet)
     }
@@ -162,7 +165,7 @@ impl<P: SwitchProgram, B: PayloadStore<P::Header>> Net<P, B> {
     }
 
     fn send_copy(&mut self, number: u32, link: u32, packet: PacketRef) {
-        let reason = if self.links[link as usize].down {
+        let reason = if self.links[link as usize].is_down() {
             self.why_down(link)
         } else if let Some(copy) = self.copy(packet) {
             self.counters.copied += 1;
@@ -223,6 +226,8 @@ impl<P: SwitchProgram, B: PayloadStore<P::Header>> Net<P, B> {
         }
         switch.armed = Time::MAX;
         switch.timed = Some(now);
+        self.comes_by_none();
+        let switch = &mut self.switches[number as usize];
         if switch.program.poll_timeout().is_some_and(|at| at <= now) {
             switch.program.handle_timeout(now);
         }
@@ -233,7 +238,7 @@ impl<P: SwitchProgram, B: PayloadStore<P::Header>> Net<P, B> {
     #[inline]
     fn enqueue(&mut self, switch: u32, link: u32, packet: PacketRef) {
         let state = &self.links[link as usize];
-        if state.busy_until <= self.now && state.queue.is_empty() && !state.down {
+        if state.busy_until <= self.now && state.queue.is_empty() && state.gate == 0 {
             return self.transmit(link, packet, self.now);
         }
         self.join(switch, link, packet);
@@ -242,7 +247,10 @@ impl<P: SwitchProgram, B: PayloadStore<P::Header>> Net<P, B> {
     /// As [`Self::enqueue`], for a port that was busy when it was last updated.
     #[inline(never)]
     fn join(&mut self, switch: u32, link: u32, packet: PacketRef) {
-        if self.links[link as usize].down {
+        if self.links[link as usize].gate & PACED != 0 {
+            return self.join_paced(switch, link, packet);
+        }
+        if self.links[link as usize].is_down() {
             self.stats[link as usize].count_drop();
             return self.discard(packet, self.why_down(link));
         }
@@ -256,7 +264,7 @@ impl<P: SwitchProgram, B: PayloadStore<P::Header>> Net<P, B> {
 
     /// Queues a packet at a busy port.
     #[inline]
-    fn wait(&mut self, number: u32, link: u32, packet: PacketRef) {
+    pub(super) fn wait(&mut self, number: u32, link: u32, packet: PacketRef) {
         let now = self.now;
         if self.shares_buffers && !self.shared_buffer_admits(number, link, packet) {
             self.stats[link as usize].count_drop();
@@ -344,6 +352,9 @@ impl<P: SwitchProgram, B: PayloadStore<P::Header>> Net<P, B> {
             if start >= before {
                 return;
             }
+            if state.gate & PACED != 0 {
+                return self.catch_up_paced(link, before);
+            }
             let waiting = state.queue.bytes();
             let Some(packet) = state.queue.dequeue(&mut self.pool) else { return };
             let left = state.queue.bytes();
@@ -379,7 +390,7 @@ impl<P: SwitchProgram, B: PayloadStore<P::Header>> Net<P, B> {
         }
         let is_first = state.in_flight.is_empty();
         state.in_flight.push_timed(&mut self.pool, packet, arrival);
-        if state.special & !FAULTY != 0 {
+        if state.special & !(FAULTY | CHARGED) != 0 {
             self.record(link, packet, start);
         }
         if is_first {
@@ -412,6 +423,7 @@ impl<P: SwitchProgram, B: PayloadStore<P::Header>> Net<P, B> {
             let before = queue.bytes();
             let Some(packet) = queue.dequeue(&mut self.pool) else { return };
             let after = queue.bytes();
+            self.leaves(packet);
             let stats = &mut self.stats[link as usize];
             stats.queue_changes(self.now, before, after);
             stats.count_drop();

@@ -31,6 +31,7 @@ mod hop;
 mod meters;
 mod nic;
 mod payload;
+mod pfc;
 mod read_ahead;
 mod shard;
 mod stats;
@@ -46,7 +47,7 @@ use rackweave_core::{
     Time,
 };
 
-use crate::config::{BufferConfig, Fault, Move};
+use crate::config::{Fault, Move};
 use crate::events::{EventQueue, LARGE};
 use crate::fabric::{Fabric, Node, Partition};
 use crate::{Forwarder, PortQueue, SharedBuffer};
@@ -54,6 +55,7 @@ use crate::{Forwarder, PortQueue, SharedBuffer};
 pub use self::meters::MeterConfig;
 pub use self::nic::Edge;
 pub use self::payload::{ForwardOnly, HasPayload, PayloadId, Slab};
+pub use self::pfc::Deadlock;
 pub use self::shard::Crossing;
 pub use self::stats::{Captured, Counters, LinkState, LinkStats, QueueSample};
 pub use self::trace::{Trace, TraceEvent, TraceFilter, TraceStep};
@@ -62,6 +64,7 @@ use self::circuits::Ocs;
 use self::faults::{Delayed, Faults};
 use self::meters::Meters;
 use self::nic::Nics;
+use self::pfc::Lossless;
 use self::shard::Shard;
 use self::stats::{LinkCounts, PortStats, Taps};
 
@@ -174,6 +177,8 @@ pub struct Net<P: SwitchProgram, B: PayloadStore<P::Header> = ()> {
     ocs: Option<Box<Ocs>>,
     /// The other shards, if the network is one.
     shard: Option<Box<Shard<P::Header>>>,
+    /// The state of PFC, if switches pause.
+    lossless: Option<Box<Lossless>>,
 }
 
 /// Numbers of components in the event queue; links come first.
@@ -191,8 +196,10 @@ struct Components {
     sample: u32,
     wakes: u32,
     programs: u32,
-    /// The optical circuit switch. It is the last one, and only fabrics that have one count it.
+    /// The optical circuit switch; only fabrics that have one count it.
     ocs: u32,
+    /// The decisions of ports, the pauses of links and the search for deadlocks, of fabrics with PFC.
+    pfc: u32,
     end: u32,
 }
 
@@ -237,6 +244,8 @@ pub enum NetEvent {
     Wake(u32),
     /// Faults have begun or ended: the owner checks [`Net::host_fault`] for its hosts.
     Faults,
+    /// Ports wait for each other and none will ever send: see [`Net::deadlock`].
+    Deadlock,
 }
 
 /// Maximum number of events inside the network that [`Net::step`] handles before it returns.
@@ -256,9 +265,10 @@ struct Link {
     to: Node32,
     /// Index of the link's rate and delay in [`Net::kinds`].
     kind: u16,
-    /// Bits of [`FAULTY`], [`TAPPED`], [`COUNTED`], [`METERED`] and [`CROSSING`]; zero on most links.
+    /// Bits of [`FAULTY`], [`TAPPED`], [`COUNTED`], [`METERED`], [`CROSSING`] and [`CHARGED`]; zero on most links.
     special: u8,
-    down: bool,
+    /// Bits of [`DOWN`] and [`PACED`]; zero on most links, whose packets may be sent as soon as they are free.
+    gate: u8,
     /// The packets queued for the link. Only ports of switches use it: hosts are polled instead.
     queue: PortQueue,
 }
@@ -271,12 +281,21 @@ impl Link {
         Span::from_ticks(self.busy.ticks().saturating_sub(self.busy_until.since(now).ticks()))
     }
 
+    const fn is_down(&self) -> bool {
+        self.gate & DOWN != 0
+    }
+
     /// Whether the port has to decide what it sends next, by now.
     #[inline]
     fn is_due(&self, now: Time) -> bool {
         self.busy_until <= now && !self.queue.is_empty()
     }
 }
+
+/// The link is down.
+const DOWN: u8 = 1;
+/// The link's port follows PFC ([`pfc`]).
+const PACED: u8 = 2;
 
 /// The link has a fault.
 const FAULTY: u8 = 1;
@@ -288,6 +307,8 @@ const COUNTED: u8 = 4;
 const METERED: u8 = 8;
 /// The link leads to another shard.
 const CROSSING: u8 = 16;
+/// The switch at the link's end counts by PFC what arrives.
+const CHARGED: u8 = 32;
 
 /// A rate and a delay: a fabric has few different ones.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -351,6 +372,8 @@ impl<P: SwitchProgram, B: PayloadStore<P::Header>> Net<P, B> {
         let wakes = fault + 4;
         let programs = wakes + config.wakes;
         let ocs = programs + if P::ACTIVE { switches.len() as u32 } else { 0 };
+        let pfc = ocs + u32::from(fabric.has_ocs());
+        let lossless = Lossless::of(&fabric).map(Box::new);
         let components = Components {
             hosts: fabric.hosts(),
             sources,
@@ -362,7 +385,8 @@ impl<P: SwitchProgram, B: PayloadStore<P::Header>> Net<P, B> {
             wakes,
             programs,
             ocs,
-            end: ocs + u32::from(fabric.has_ocs()),
+            pfc,
+            end: pfc + lossless.as_ref().map_or(0, |_| 2 * links.len() as u32 + 1),
         };
         let count_of = |wanted: bool| if wanted { links.len() } else { 0 };
         let mut net = Self {
@@ -375,7 +399,7 @@ impl<P: SwitchProgram, B: PayloadStore<P::Header>> Net<P, B> {
             counts: vec![LinkCounts::default(); count_of(config.count_frames)],
             to_ports: if P::ACTIVE { ports_into(&fabric) } else { Vec::new() },
             nics: Nics::new(fabric.hosts(), &config.multi_homed),
-            shares_buffers: matches!(fabric.config().switch.buffer, BufferConfig::Shared { .. }),
+            shares_buffers: fabric.config().switch.shared_buffer().is_some(),
             reads_ahead: components.end as usize >= LARGE,
             guesses_ports: components.end as usize >= read_ahead::GUESSES,
             nic_queue: fabric.host_rate().span_of(config.nic_queue_bytes),
@@ -407,9 +431,11 @@ impl<P: SwitchProgram, B: PayloadStore<P::Header>> Net<P, B> {
             consumed_wake: config.consumed_wake,
             consumed: VecDeque::new(),
             ocs: fabric.has_ocs().then(|| Box::new(Ocs::new(config.moves, &fabric))),
+            lossless,
             fabric,
         };
         net.mark_crossing_ports();
+        net.mark_paced_ports();
         net.start_faults();
         net.start_moves();
         if net.sample_every > Span::ZERO {
@@ -521,7 +547,7 @@ impl<P: SwitchProgram, B: PayloadStore<P::Header>> Net<P, B> {
         let link = &self.links[host.0 as usize];
         let start = link.busy_until.max(at);
         let full = start.since(at) > self.nic_queue;
-        if link.down || full {
+        if link.is_down() || full {
             self.stats[host.0 as usize].count_drop();
             let reason = if full { DropReason::QueueFull } else { self.why_down(host.0) };
             return self.discard(packet, reason);
@@ -608,7 +634,9 @@ impl<P: SwitchProgram, B: PayloadStore<P::Header>> Net<P, B> {
 
     fn on_other<E: Edge<P::Header>>(&mut self, edge: &mut E, component: u32) -> Option<NetEvent> {
         let c = self.components;
-        if component >= c.ocs {
+        if component >= c.pfc {
+            return self.on_pfc(edge, component - c.pfc);
+        } else if component >= c.ocs {
             self.on_circuits(edge);
         } else if component >= c.programs {
             self.on_program(component - c.programs);
@@ -676,11 +704,12 @@ fn links_of(fabric: &Fabric, count_frames: bool) -> (Vec<Link>, Vec<LinkKind>) {
             to: spec.to.into(),
             kind: number,
             special: if count_frames { COUNTED } else { 0 },
-            down: !fabric.is_connected(link),
+            gate: if fabric.is_connected(link) { 0 } else { DOWN },
             queue: (queues.entry(spec.rate))
                 .or_insert_with(|| {
                     let threshold = fabric.ecn_threshold(spec.rate);
-                    PortQueue::new(Arc::new(fabric.config().switch.queue(threshold)))
+                    let ramp = fabric.ecn_ramp(spec.rate);
+                    PortQueue::new(Arc::new(fabric.config().switch.queue(threshold, ramp)))
                 })
                 .clone(),
         }

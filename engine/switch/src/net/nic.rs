@@ -175,7 +175,7 @@ impl<P: SwitchProgram, B: PayloadStore<P::Header>> Net<P, B> {
     /// As [`Self::pull`], for a host whose state changes only when it is polled: otherwise its timer need not
     /// be checked.
     #[inline]
-    fn pull_due<E: Edge<P::Header>>(&mut self, edge: &mut E, host: HostId, until: Time) {
+    pub(super) fn pull_due<E: Edge<P::Header>>(&mut self, edge: &mut E, host: HostId, until: Time) {
         if self.pull(edge, host, until) {
             self.arm(edge, host);
         }
@@ -188,8 +188,11 @@ impl<P: SwitchProgram, B: PayloadStore<P::Header>> Net<P, B> {
         let mut polled = false;
         loop {
             let start = self.next_poll(host);
-            if start > until || self.links[host.0 as usize].down {
+            if start > until {
                 return polled;
+            }
+            if self.links[host.0 as usize].gate != 0 {
+                return self.pull_paced(edge, host, until) || polled;
             }
             polled = true;
             let polled_packet = edge.poll_with_payload(host, start, &mut self.payloads);
@@ -203,21 +206,41 @@ impl<P: SwitchProgram, B: PayloadStore<P::Header>> Net<P, B> {
         }
     }
 
+    /// As [`Self::pull`], for a link that is down or that PFC can pause.
+    #[inline(never)]
+    fn pull_paced<E: Edge<P::Header>>(&mut self, edge: &mut E, host: HostId, until: Time) -> bool {
+        let mut polled = false;
+        loop {
+            let start = self.next_poll(host);
+            if start > until || !self.may_poll(host) {
+                return polled;
+            }
+            polled = true;
+            let polled_packet = edge.poll_with_payload(host, start, &mut self.payloads);
+            let Some(packet) = polled_packet else {
+                self.nics.nics[host.0 as usize].woken = IDLE;
+                return polled;
+            };
+            self.counters.sent += 1;
+            let packet = self.pool.insert(packet);
+            self.send_unless_paused(host, packet, start);
+        }
+    }
+
     /// As [`Self::pull`], for all ports of a multi-homed node in the order of time: it is never polled for one
     /// port at an earlier time than it was for another.
     fn pull_node<E: Edge<P::Header>>(&mut self, edge: &mut E, node: u32, until: Time) {
         let node = node as usize;
         loop {
-            let start = |host: &HostId| {
-                (!self.links[host.0 as usize].down).then(|| (self.next_poll(*host), *host))
-            };
+            let start =
+                |host: &HostId| self.may_poll(*host).then(|| (self.next_poll(*host), *host));
             let next = self.nics.nodes[node].iter().filter_map(start).min();
             let Some((start, host)) = next.filter(|(start, _)| *start <= until) else { break };
             match edge.poll_with_payload(host, start, &mut self.payloads) {
                 Some(packet) => {
                     self.counters.sent += 1;
                     let packet = self.pool.insert(packet);
-                    self.transmit(host.0, packet, start);
+                    self.send_unless_paused(host, packet, start);
                     // A packet sent through one port may enable another port to send.
                     self.wake_ports(node as u32, start);
                 }

@@ -17,7 +17,7 @@ use std::sync::Arc;
 
 use rackweave_core::{Packet, PacketRef, PayloadStore, Span, SwitchProgram, Time};
 
-use super::{CROSSING, FAULTY, Net};
+use super::{CHARGED, CROSSING, FAULTY, Net};
 use crate::fabric::Partition;
 
 /// A packet on a link to another shard.
@@ -155,7 +155,7 @@ impl<P: SwitchProgram, B: PayloadStore<P::Header>> Net<P, B> {
     /// Gives a packet that a port has put on its link to another shard.
     #[inline(never)]
     pub(super) fn cross(&mut self, link: u32, packet: PacketRef, start: Time, arrival: Time) {
-        if self.links[link as usize].special & !(CROSSING | FAULTY) != 0 {
+        if self.links[link as usize].special & !(CROSSING | FAULTY | CHARGED) != 0 {
             self.record(link, packet, start);
         }
         let packet = self.pool.remove(packet);

@@ -44,6 +44,8 @@ pub struct Counters {
     pub consumed: u64,
     /// Packets that switch programs have made.
     pub made: u64,
+    /// Pauses by PFC, of ports and NICs.
+    pub pauses: u64,
 }
 
 impl Counters {
@@ -70,6 +72,7 @@ impl Counters {
             copied,
             consumed,
             made,
+            pauses,
         } = other;
         self.events += events;
         self.sent += sent;
@@ -85,6 +88,7 @@ impl Counters {
         self.copied += copied;
         self.consumed += consumed;
         self.made += made;
+        self.pauses += pauses;
     }
 }
 
@@ -109,6 +113,10 @@ pub struct LinkStats {
     pub frames: u64,
     /// Bytes of these packets on the link, preamble and gap included.
     pub bytes: u64,
+    /// How often the port or NIC before it was paused by PFC.
+    pub pauses: u64,
+    /// Share of the time in which it was paused.
+    pub paused: f64,
 }
 
 /// The present state of one direction of a cable and of the queue before it.
@@ -291,6 +299,7 @@ impl<P: SwitchProgram, B: PayloadStore<P::Header>> Net<P, B> {
             *stats = PortStats { changed_at: now, max_bytes, ..PortStats::default() };
             link.busy = link.busy_until.since(now);
         }
+        self.measure_pauses();
     }
 
     /// When the statistics of ports began.
@@ -388,6 +397,7 @@ impl<P: SwitchProgram, B: PayloadStore<P::Header>> Net<P, B> {
             stats.queue_changes(now, link.queue.bytes(), link.queue.bytes());
             let busy = link.busy_by(now);
             let counts = self.counts.get(number).copied().unwrap_or_default();
+            let (pauses, paused) = self.pauses_of(number as u32);
             LinkStats {
                 name: self.fabric.link_name(number as u32),
                 utilisation: busy.ticks() as f64 / observed,
@@ -397,6 +407,8 @@ impl<P: SwitchProgram, B: PayloadStore<P::Header>> Net<P, B> {
                 queue_bytes: link.queue.bytes(),
                 frames: counts.frames,
                 bytes: counts.bytes,
+                pauses,
+                paused: paused.ticks() as f64 / observed,
             }
         });
         links.collect()

@@ -6,6 +6,7 @@ mod volume;
 use rackweave_core::{Bytes, Span, Time};
 use rackweave_scenario::derived::Parameter;
 use rackweave_scenario::path::Path;
+use rackweave_sim::Fabric;
 use rackweave_sim::config::{BufferConfig, StreamConfig, SwitchConfig, Topology};
 use rackweave_transport::TransportConfig;
 use rackweave_workload::Pattern;
@@ -220,7 +221,7 @@ impl Explanation {
             host_link_gbps: fabric.topology.host_link().as_gbps_f64(),
             core_link_gbps,
             oversubscription,
-            switch_rules: rules_of(&fabric.switch),
+            switch_rules: rules_of(&fabric.switch) + &pauses_of(&point.fabric),
             longest_path_links: path.hops(),
             base_rtt_us: path.base_rtt().as_us_f64(),
             bdp_bytes: path.base_rtt_bytes(),
@@ -439,6 +440,24 @@ fn rules_of(switch: &SwitchConfig) -> String {
         text += &format!(", packets trimmed above {}", size(trim.data_queue_bytes));
     }
     text
+}
+
+/// When switches pause, and why they have the headroom that they have; empty without PFC.
+fn pauses_of(fabric: &Fabric) -> String {
+    let Some(pfc) = fabric.config().switch.pfc else { return String::new() };
+    let uplink = &fabric.links()[0];
+    let (xoff, headroom) = (fabric.pause_threshold().unwrap_or(u64::MAX), fabric.headroom(0));
+    let xoff =
+        if xoff > 1 << 50 { "no limit of bytes".to_owned() } else { Bytes(xoff).to_string() };
+    let until = fabric.pause_delay(fabric.reverse(0)) + uplink.delay;
+    format!(
+        ", lossless (PFC) in {} priorities: a port and priority alone is paused above {xoff}, resumes {} below, and has a headroom of \
+         {} at a host's link, for packets that are being sent and {until} of {}",
+        fabric.lossless_classes().count_ones(),
+        Bytes(pfc.hysteresis_bytes),
+        Bytes(headroom),
+        uplink.rate
+    )
 }
 
 /// Describes a background stream; `window` is the time in which measured messages start.

@@ -1,3 +1,5 @@
+use rackweave_core::Rate;
+
 use super::*;
 
 fn explain(text: &str) -> Explanation {
@@ -334,4 +336,39 @@ fn a_host_that_is_cut_off_lengthens_the_run() {
     assert!((1e6..1.2e6).contains(&more), "{more} us more");
     assert!(long.packet_hops.unwrap() > 100.0 * none.packet_hops.unwrap());
     assert_eq!(long.warning, none.warning, "no message is long");
+}
+
+/// 10 Gbps, 1.1 us until a pause works: 1,375 bytes, three packets and 8 pause frames.
+#[test]
+fn lossless_switches_say_when_they_pause_and_why() {
+    let text = |switch: &str| {
+        format!(
+            "fabric = {{ topology = 'single-switch', hosts = 8{switch} }}\n\
+             transport.name = 'tcp'\nworkload = {{ arrivals = 'permutation', sizes = '1 MB' }}"
+        )
+    };
+    let rules = explain(&text(", switch.pfc = true")).switch_rules;
+    let bytes = 1_375 + 3 * 1_538 + 8 * 84 + 1;
+    assert!(rules.contains(&format!("a headroom of {} at a host's link", Bytes(bytes))), "{rules}");
+    assert!(
+        rules.contains("in 8 priorities: a port and priority alone is paused above"),
+        "{rules}"
+    );
+    let folder = std::path::Path::new(".");
+    for (switch, wrong) in [
+        (", switch = { pfc = true, trim = true }", "trimming"),
+        (", switch = { pfc = { priorities = [8] } }", "0 to 7"),
+        (", switch = { pfc = { priorities = [] } }", "lossless"),
+        (", switch = { pfc = true, shared_buffer = '50 KB' }", "headroom"),
+        (", switch = { ecn_full = '100 KB' }", "needs an `ecn_threshold`"),
+        (", switch = { ecn_probability = 0.1 }", "without `ecn_full`"),
+    ] {
+        let error = Scenario::parse("test.toml", &text(switch), folder, &[], None).unwrap_err();
+        assert!(error.to_string().contains(wrong), "{switch}: {error}");
+    }
+    let marks =
+        ", switch = { ecn_threshold = '50 KB', ecn_full = '200 KB', ecn_probability = 0.1 }";
+    let scenario = Scenario::parse("test.toml", &text(marks), folder, &[], None).unwrap();
+    let ramp = scenario.points[0].fabric.ecn_ramp(Rate::from_gbps(10)).unwrap();
+    assert_eq!((ramp.full_bytes, ramp.millionths), (200_000, 100_000));
 }

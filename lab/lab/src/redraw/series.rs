@@ -92,6 +92,8 @@ fn links(rows: &Rows<'_>, points: &mut BTreeMap<u64, &mut PointResult>) -> Resul
     let (name, utilisation) = (rows.texts("link")?, rows.reals("utilisation")?);
     let (mean, max) = (rows.reals("mean_queue_bytes")?, rows.counts("max_queue_bytes")?);
     let drops = rows.counts("drops")?;
+    // Not in files of earlier versions.
+    let (pauses, paused) = (rows.counts("pauses").ok(), rows.reals("paused").ok());
     rows.each(points, |row, point| {
         point.links.push(LinkStats {
             name: name.at(row),
@@ -103,6 +105,8 @@ fn links(rows: &Rows<'_>, points: &mut BTreeMap<u64, &mut PointResult>) -> Resul
             queue_bytes: 0,
             frames: 0,
             bytes: 0,
+            pauses: pauses.as_ref().map_or(0, |pauses| pauses.at(row)),
+            paused: paused.as_ref().map_or(0.0, |paused| paused.at(row)),
         });
     });
     Ok(())

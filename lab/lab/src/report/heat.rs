@@ -126,6 +126,8 @@ mod tests {
             queue_bytes: 0,
             frames: 0,
             bytes: 0,
+            pauses: 0,
+            paused: 0.0,
         };
         let links =
             [link("h0->leaf0", 0.5), link("leaf0->h0", f64::NAN), link("leaf0->spine1", 1.0)];

@@ -228,6 +228,7 @@ pub(crate) const POINT: &[Column<PointSummary>] = &[
     shown("ecn_marks", Count, Shown { name: "marks", optional: true, rank: 9, ..PACKETS }, |p| {
         p.ecn_marks.into()
     }),
+    reported(Shown { name: "pauses", optional: true, rank: 17, ..PACKETS }, |p| p.pauses.into()),
     reported(Shown { name: "sent again", optional: true, rank: 15, ..PACKETS }, |p| {
         p.retransmissions.into()
     }),
@@ -259,6 +260,7 @@ pub(crate) const POINT: &[Column<PointSummary>] = &[
     column("retransmissions", Count, |p| p.retransmissions.into()),
     column("timeouts", Count, |p| p.timeouts.into()),
     column("warmup_drops", Count, |p| p.warmup_drops.into()),
+    column("pauses", Count, |p| p.pauses.into()),
 ];
 
 /// Returns half the width of a measure's confidence interval, in a point that is the mean over seeds.
@@ -358,6 +360,8 @@ pub(crate) const LINKS: &[Column<LinkStats>] = &[
     column("mean_queue_bytes", Real, |link| link.mean_queue_bytes.into()),
     column("max_queue_bytes", Count, |link| link.max_queue_bytes.into()),
     column("drops", Count, |link| link.drops.into()),
+    column("pauses", Count, |link| link.pauses.into()),
+    column("paused", Real, |link| link.paused.into()),
 ];
 
 fn latency(message: &MessageRecord) -> Option<Span> {

@@ -9,9 +9,9 @@ use rackweave_workload::{Pattern, WorkloadConfig};
 
 use super::stats::{self, Sample, Stats};
 use super::{
-    BacklogGrowth, BusiestPort, Capture, Halves, MessageCounts, PointResult, PointSummary,
-    QueueBytes, RoundTripErrors, Spread, StreamSummary, TrafficSeries, WaitingMessage,
-    capture_layout, end_name, naming,
+    BacklogGrowth, BusiestPort, Capture, Halves, MessageCounts, PausedPort, PointResult,
+    PointSummary, QueueBytes, RoundTripErrors, Spread, StreamSummary, TrafficSeries,
+    WaitingMessage, capture_layout, end_name, naming,
 };
 use crate::faults;
 use crate::offered::Offered;
@@ -58,6 +58,9 @@ impl PointResult {
             trims: counters.trims,
             returned_to_sender: counters.returned_to_sender,
             ecn_marks: counters.ecn_marks,
+            pauses: counters.pauses,
+            most_paused: PausedPort::of(&result.links),
+            deadlock: result.deadlock.clone(),
             retransmissions: recovery(0).map(|counters| counters.retransmissions),
             timeouts: recovery(0).map(|counters| counters.timeouts),
             queue_bytes: queue_bytes(&result, spec.config.measure.warmup),

@@ -126,6 +126,16 @@ pub struct PointSummary {
     pub trims: u64,
     /// The number of packets marked by ECN.
     pub ecn_marks: u64,
+    /// The number of times that PFC paused a port or a NIC.
+    #[serde(skip_serializing_if = "is_zero")]
+    pub pauses: u64,
+    /// The port or NIC that PFC paused longest since the statistics of ports began; `None` if none was.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub most_paused: Option<PausedPort>,
+    /// The links of a cycle of ports that waited for each other, if the run ended as a deadlock: each was paused by the switch at its
+    /// end, where its packets waited for the next one.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub deadlock: Vec<String>,
     /// The queue lengths at the switches' ports.
     pub queue_bytes: QueueBytes,
     /// The errors of the round trips that the measured transport estimated to its peers; `None` if it estimates none.
@@ -399,6 +409,32 @@ impl Spread {
     }
 }
 
+#[allow(clippy::trivially_copy_pass_by_ref, reason = "as serde calls it")]
+const fn is_zero(count: &u64) -> bool {
+    *count == 0
+}
+
+/// The port or NIC that was paused longest.
+#[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+pub struct PausedPort {
+    /// The two ends of its link, as in "leaf0->h3".
+    pub name: String,
+    /// How often it was paused.
+    pub pauses: u64,
+    /// The share of the time in which any of its priorities was paused, from 0 to 1.
+    pub paused: f64,
+}
+
+impl PausedPort {
+    /// Returns the port that was paused longest; the first one if there are several.
+    fn of(links: &[LinkStats]) -> Option<Self> {
+        let most = links.iter().rev().max_by(|a, b| a.paused.total_cmp(&b.paused))?;
+        let LinkStats { name, pauses, paused, .. } = most;
+        (*paused > 0.0).then(|| Self { name: name.clone(), pauses: *pauses, paused: *paused })
+    }
+}
+
 /// The switch port with the longest queue, averaged over time.
 #[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
@@ -659,13 +695,14 @@ pub const fn end_name(end: End) -> &'static str {
         End::CutOff => "cut off",
         End::HopLimit => "hop limit",
         End::PointLimit => "point limit",
+        End::Deadlock => "deadlock",
     }
 }
 
 /// The name of an [`End`]. It has a name of its own because serde would otherwise borrow it from what it reads.
 pub type EndName = &'static str;
 
-const ENDS: [End; 10] = [
+const ENDS: [End; 11] = [
     End::AllDone,
     End::TimeLimit,
     End::Stalled,
@@ -676,6 +713,7 @@ const ENDS: [End; 10] = [
     End::CutOff,
     End::HopLimit,
     End::PointLimit,
+    End::Deadlock,
 ];
 
 /// Reads the name of an [`End`].

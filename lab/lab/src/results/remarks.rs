@@ -115,6 +115,12 @@ impl PointSummary {
             let millions = rackweave_sim::Control::PACKETS / 1_000_000;
             parts.push(format!("more than {millions} million packets were under way at once"));
         }
+        if let Some(first) = self.deadlock.first() {
+            let cycle = self.deadlock.join(", ");
+            parts.push(format!(
+                "switches paused each other for good (PFC): {cycle} and {first} again each wait for the next"
+            ));
+        }
         if let Some(growth) = &self.backlog {
             let [from, to] =
                 [growth.from_bytes, growth.to_bytes].map(|it| number::bytes(it as f64));

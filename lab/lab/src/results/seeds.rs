@@ -157,6 +157,9 @@ fn combine(group: &[&PointResult]) -> PointResult {
         warmup_drops: known(|p| p.warmup_drops),
         trims: total(|p| p.trims),
         ecn_marks: total(|p| p.ecn_marks),
+        pauses: total(|p| p.pauses),
+        most_paused: None,
+        deadlock: Vec::new(),
         retransmissions: known(|p| p.retransmissions),
         timeouts: known(|p| p.timeouts),
         queue_bytes: QueueBytes {

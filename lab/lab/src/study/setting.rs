@@ -106,6 +106,7 @@ pub(super) fn computed(messages: Vec<MessageRecord>, end: End) -> RunResult {
         capture: Vec::new(),
         waiting: Vec::new(),
         backlog: None,
+        deadlock: Vec::new(),
         peak_packets: 0,
         verified_messages: 0,
     }

@@ -3,9 +3,12 @@
 use std::num::NonZeroU8;
 
 use rackweave_core::{Bytes, Span};
-use rackweave_sim::config::{BufferConfig, Marking, Routing, SwitchConfig, TrimConfig};
+use rackweave_sim::config::{
+    BufferConfig, Depth, Marking, PfcConfig, Routing, SwitchConfig, TrimConfig,
+};
 use serde::{Deserialize, Serialize};
 
+use super::pfc::Pfc;
 use crate::problem::Problem;
 use crate::values::{Count, FULL_PACKET, Limit, Unit};
 
@@ -28,6 +31,17 @@ pub(super) struct Switch {
     /// link, at least 5 packets; uet: 0.5, 4; testbed: 20 to 65.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) ecn_threshold: Option<Limit>,
+    /// Limit (Kmax): from `ecn_threshold` (Kmin) to here packets are marked at random, beyond it
+    /// all. Default: none; dcqcn: 4 and 16 KB per Gbps.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    ecn_full: Option<Limit>,
+    /// With `ecn_full`: the probability there (Pmax). Default: 0.2.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    ecn_probability: Option<f64>,
+    /// `true` or a table: full buffers pause who sends to them (PFC) instead of dropping; without
+    /// `trim`, `pfabric` and pods. Default: false; dcqcn: true.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) pfc: Option<Pfc>,
     /// `true` or a table: full queues trim packets to headers. Default: false.
     // A resolved scenario omits `trim = false`, because a sweep over a key of the table could not replace it.
     #[serde(skip_serializing_if = "Trim::is_off")]
@@ -66,6 +80,9 @@ impl Default for Switch {
             shared_buffer: None,
             shared_alpha: None,
             ecn_threshold: None,
+            ecn_full: None,
+            ecn_probability: None,
+            pfc: None,
             trim: Trim::Off,
             priorities: switch.priorities,
             pfabric: false,
@@ -170,8 +187,14 @@ impl Serialize for Trim {
 }
 
 impl Switch {
-    /// Checks the keys against each other and derives the configuration; `marking` is the default of marks.
-    pub(super) fn resolve(&self, marking: Marking) -> Result<SwitchConfig, Problem> {
+    /// Whether a key gives the size of buffers.
+    pub(super) const fn has_buffer(&self) -> bool {
+        self.buffer.is_some() || self.shared_buffer.is_some()
+    }
+
+    /// Checks the keys against each other and derives the configuration; `marking` is the default of marks, `pfc`
+    /// that of pauses.
+    pub(super) fn resolve(&self, marking: Marking, pfc: bool) -> Result<SwitchConfig, Problem> {
         let key = |name: &str| format!("fabric.switch.{name}");
         let mut switch = SwitchConfig::default();
         if self.pfabric {
@@ -263,11 +286,45 @@ impl Switch {
         };
         switch = switch.with_latency(self.latency.0).with_routing(routing);
         switch.buffer = buffer;
-        switch.marking = self.ecn_threshold.map_or(marking, |limit| limit.0.into());
+        switch.marking = self.marking(marking)?;
+        switch.pfc = match &self.pfc {
+            Some(pfc) => pfc.resolve()?,
+            None => pfc.then(PfcConfig::default),
+        };
         switch.priorities = self.priorities;
         switch.trim = trim;
         switch.options.selective_drop = self.selective_drop;
         Ok(switch)
+    }
+}
+
+impl Switch {
+    /// Which packets are marked; `by_default` if no key says so.
+    fn marking(&self, by_default: Marking) -> Result<Marking, Problem> {
+        let wrong = |key: &str, text: &str| Problem::new(format!("fabric.switch.{key}"), text);
+        let probability = self.ecn_probability.unwrap_or(0.2);
+        if !(probability > 0.0 && probability <= 1.0) {
+            return Err(wrong("ecn_probability", "`ecn_probability` is above 0 and at most 1"));
+        }
+        match (self.ecn_threshold, self.ecn_full) {
+            (limit, None) if self.ecn_probability.is_none() => {
+                Ok(limit.map_or(by_default, |limit| limit.0.into()))
+            }
+            (_, None) => {
+                Err(wrong("ecn_probability", "`ecn_probability` has no meaning without `ecn_full`"))
+            }
+            (Some(Limit(Some(from))), Some(Limit(Some(full)))) if from < full => {
+                Ok(Marking::Ramp {
+                    from: Depth::Bytes(from),
+                    full: Depth::Bytes(full),
+                    millionths: (probability * 1e6).round() as u32,
+                })
+            }
+            _ => Err(wrong(
+                "ecn_full",
+                "`ecn_full` needs an `ecn_threshold` below it, where marks begin",
+            )),
+        }
     }
 }
 

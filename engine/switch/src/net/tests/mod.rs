@@ -3,6 +3,7 @@
 mod circuits;
 mod edge;
 mod payload;
+mod pfc;
 
 use std::collections::BTreeSet;
 use std::num::NonZeroU8;
@@ -13,7 +14,7 @@ use rackweave_core::{
 
 use super::*;
 use crate::config::{
-    FabricConfig, FaultKind, FaultPlace, Routing, SwitchConfig, Topology, TrimConfig,
+    BufferConfig, FabricConfig, FaultKind, FaultPlace, Routing, SwitchConfig, Topology, TrimConfig,
 };
 
 const LINK: Rate = Rate(1_000_000_000);
