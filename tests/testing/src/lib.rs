@@ -50,6 +50,12 @@ impl Drop for SetOnDrop<'_> {
     }
 }
 
+/// Returns the path of a program of Emulab's Frisbee, in the folder that `FRISBEE_DIR` names.
+#[must_use]
+pub fn frisbee_program(name: &str) -> Option<PathBuf> {
+    std::env::var_os("FRISBEE_DIR").map(|folder| PathBuf::from(folder).join(name))
+}
+
 /// What a test can need.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Need {
@@ -71,10 +77,12 @@ pub enum Need {
     Loop,
     /// Python 3.9 or later.
     Python,
+    /// Emulab's Frisbee programs.
+    Frisbee,
 }
 
 impl Need {
-    const ALL: [Self; 9] = [
+    const ALL: [Self; 10] = [
         Self::NetAdmin,
         Self::SysAdmin,
         Self::SetUid,
@@ -84,6 +92,7 @@ impl Need {
         Self::Ext4,
         Self::Loop,
         Self::Python,
+        Self::Frisbee,
     ];
 
     /// Returns the name by which `RACKWEAVE_REQUIRE` lists the need.
@@ -99,6 +108,7 @@ impl Need {
             Self::Ext4 => "ext4",
             Self::Loop => "loop",
             Self::Python => "python3",
+            Self::Frisbee => "frisbee",
         }
     }
 
@@ -113,6 +123,9 @@ impl Need {
             Self::Ext4 => "mkfs.ext4",
             Self::Loop => "CAP_SYS_ADMIN, loop devices and the program losetup",
             Self::Python => "python3 (3.9 or later)",
+            Self::Frisbee => {
+                "Emulab's frisbee, frisbeed, imagezip and imageunzip in the folder FRISBEE_DIR"
+            }
         }
     }
 
@@ -133,6 +146,9 @@ impl Need {
             Self::Python => {
                 succeeds(&["python3", "-c", "import sys; sys.exit(sys.version_info < (3, 9))"])
             }
+            Self::Frisbee => ["frisbee", "frisbeed", "imagezip", "imageunzip"]
+                .iter()
+                .all(|name| frisbee_program(name).is_some_and(|path| path.is_file())),
             Self::Ext4 => succeeds(&["mkfs.ext4", "-V"]),
             Self::Loop => {
                 let script = "f=$(mktemp); truncate -s 1M $f; d=$(losetup -f --show $f) && losetup -d $d; r=$?; rm $f; exit $r";

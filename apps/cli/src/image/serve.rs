@@ -8,7 +8,8 @@ use rackweave_core::{Rate, Span};
 use rackweave_image::ImageError;
 use rackweave_imaging::status::{ClientStatus, ServerStatus};
 use rackweave_imaging::{
-    Catalog, CatalogError, MulticastConfig, PageConfig, ServeConfig, ServeError, ServeEvent, Served,
+    Catalog, CatalogError, FrisbeeChange, MulticastConfig, PageConfig, ServeConfig, ServeError,
+    ServeEvent, Served,
 };
 use rackweave_swp2p::{directory, p2p};
 use rackweave_wire::frisbee::PORT;
@@ -26,6 +27,7 @@ use crate::shell::{escaped, events, exit, machine_name, print, size, status, val
     rackweave image serve golden.rwi\n  \
     rackweave image serve /srv/images --key-file cluster.key --rate \"2 Gbps\"\n  \
     rackweave image serve golden.rwi --multicast 239.255.67.23 --rate \"400 Mbps\"\n  \
+    rackweave image serve golden.ndz --frisbee 239.192.0.1:7001\n  \
     rackweave image serve golden.rwi --to @hosts.txt --for \"1800 s\" --status 0.0.0.0:6780\n\n\
     Exit codes: 0 ended by Ctrl-C, or all hosts of --to have the image; 1 some have not, or a socket failed; \
     2 wrong usage or image; 130 interrupted before all hosts of --to have it.")]
@@ -47,6 +49,9 @@ pub(crate) struct ServeArgs {
     /// at most.
     #[arg(long, value_name = "GROUP[:PORT]", value_parser = hosts::group)]
     multicast: Option<(Ipv4Addr, Option<u16>)>,
+    /// Serve Emulab's Frisbee clients in this group and the next ones: .ndz images only, without keys.
+    #[arg(long, value_name = "GROUP[:PORT]", value_parser = hosts::group, conflicts_with = "key_file")]
+    frisbee: Option<(Ipv4Addr, Option<u16>)>,
     /// Hosts that may fetch the only image, or @FILE with one per line. The server ends when all
     /// have it.
     #[arg(long, value_name = "HOST,...|@FILE", value_delimiter = ',')]
@@ -125,6 +130,10 @@ impl ServeArgs {
             (None, Some(receivers)) => u16::try_from(receivers.len()).unwrap_or(0),
             (None, None) => 0,
         };
+        let session = |(group, port)| {
+            let pace = MulticastConfig::paced(self.rate.unwrap_or(MulticastConfig::RATE));
+            MulticastConfig { group, port, pace }
+        };
         let directory = directory::Config { clients: 16 << 10, ..directory::Config::default() };
         Ok(ServeConfig {
             listen: self.listen,
@@ -139,11 +148,8 @@ impl ServeArgs {
             holders: hosts::hosts("holders", &self.holders)?,
             time_limit: self.time_limit,
             rack_prefix: self.rack_prefix,
-            multicast: self.multicast.map(|(group, port)| MulticastConfig {
-                group,
-                port,
-                pace: MulticastConfig::paced(self.rate.unwrap_or(MulticastConfig::RATE)),
-            }),
+            multicast: self.multicast.map(session),
+            frisbee: self.frisbee.map(session),
             page: self.page(),
         })
     }
@@ -214,8 +220,12 @@ fn summary(status: &ServerStatus) -> String {
             let (group, blocks) = (&session.group, session.blocks_sent);
             format!("; {blocks} blocks of them multicast to {group}")
         });
+        let frisbee = image.frisbee.as_ref().map_or(String::new(), |it| {
+            let (group, left, joined) = (&it.session.group, it.left, it.joined);
+            format!("; of {joined} Frisbee clients in {group}, {left} have it")
+        });
         format!(
-            "{name}: {chunks} chunks with {sent} sent, {:.2} copies of its {stored}{multicast}\n",
+            "{name}: {chunks} chunks with {sent} sent, {:.2} copies of its {stored}{multicast}{frisbee}\n",
             image.copies
         )
     });
@@ -270,6 +280,14 @@ fn report(args: &ServeArgs, event: ServeEvent) {
                 // Standard output may go to a file that nobody looks at, and this image is served to nobody any more.
                 status(&broken(&why));
             }
+            ServeEvent::Frisbee { client, image, change } => {
+                let (name, seconds) = match change {
+                    FrisbeeChange::Joined => ("frisbee-joined", None),
+                    FrisbeeChange::Left { elapsed_s } => ("frisbee-left", Some(elapsed_s)),
+                    FrisbeeChange::Silent => ("frisbee-silent", None),
+                };
+                tell(name, json!({ "client": client, "image": image, "elapsed_s": seconds }));
+            }
             ServeEvent::NotAccepted(why) => tell("not-accepted", json!({ "error": why })),
             ServeEvent::NoMulticast { image, why } => {
                 tell("no-multicast", json!({ "image": image, "error": why }));
@@ -295,6 +313,18 @@ fn report(args: &ServeArgs, event: ServeEvent) {
             format!("serving at {address}; live page: {}\n", url(page))
         }
         ServeEvent::Joined { client, image } => format!("{client} fetches {}\n", escaped(&image)),
+        ServeEvent::Frisbee { client, image, change } => {
+            let image = escaped(&image);
+            match change {
+                FrisbeeChange::Joined => format!("{client} fetches {image} with Frisbee\n"),
+                FrisbeeChange::Left { elapsed_s } => {
+                    format!("{client} has {image} after {elapsed_s} s, as its Frisbee says\n")
+                }
+                FrisbeeChange::Silent => {
+                    format!("{client} is silent for five minutes, without having {image}\n")
+                }
+            }
+        }
         ServeEvent::Done { client, status } => {
             let (fetched, bytes) = (status.fetched(), size(status.bytes));
             let seconds = status.elapsed_ms as f64 / 1e3;

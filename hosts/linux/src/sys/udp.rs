@@ -83,10 +83,28 @@ impl UdpSocket {
     /// # Errors
     /// If the address is in use or not local, or the system refuses an option.
     pub fn bind(address: SocketAddr, buffer_bytes: usize, stamps: bool) -> io::Result<Self> {
+        // Each socket that is bound to a multicast address receives all datagrams to it.
+        Self::bind_as(address, buffer_bytes, stamps, address.ip().is_multicast())
+    }
+
+    /// As [`UdpSocket::bind`], to an address that further sockets of this kind may have: for a socket that only sends. What arrives
+    /// there reaches one of them.
+    ///
+    /// # Errors
+    /// As [`UdpSocket::bind`].
+    pub fn bind_shared(address: SocketAddr, buffer_bytes: usize) -> io::Result<Self> {
+        Self::bind_as(address, buffer_bytes, false, true)
+    }
+
+    fn bind_as(
+        address: SocketAddr,
+        buffer_bytes: usize,
+        stamps: bool,
+        is_shared: bool,
+    ) -> io::Result<Self> {
         let socket = Socket::new(Domain::for_address(address), Type::DGRAM, Some(Protocol::UDP))?;
         socket.set_nonblocking(true)?;
-        // Each socket that is bound to a multicast address receives all datagrams to it.
-        socket.set_reuse_address(address.ip().is_multicast())?;
+        socket.set_reuse_address(is_shared)?;
         // The kernel limits the sizes.
         socket.set_recv_buffer_size(buffer_bytes)?;
         socket.set_send_buffer_size(buffer_bytes)?;

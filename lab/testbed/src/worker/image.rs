@@ -162,6 +162,7 @@ impl Server {
             time_limit: None,
             rack_prefix: rack.map(|hosts| (u32::BITS - hosts.ilog2()) as u8),
             multicast,
+            frisbee: None,
         };
         let (listening, is_listening) = channel();
         let (problem, problems) = channel();

@@ -119,6 +119,19 @@ impl Image {
         self.file.read_exact_at(stored, described.offset).map_err(ImageError::read(&self.path))
     }
 
+    /// Reads a chunk of an `.ndz` file with its padding: [`ndz::CHUNK`] bytes, of which the first [`Chunk::stored`](crate::Chunk) are those
+    /// of [`Self::read`].
+    ///
+    /// # Errors
+    /// If the image is no `.ndz` file or has no such chunk, or the system refuses.
+    pub fn read_padded(&self, chunk: u32, padded: &mut Vec<u8>) -> Result<(), ImageError> {
+        let is_ndz = self.manifest.head().format == Format::Ndz;
+        let described = self.manifest.chunk(chunk).filter(|_| is_ndz).ok_or(ChunkError::Unknown);
+        let described = described.map_err(self.damaged(chunk))?;
+        padded.resize(ndz::CHUNK, 0);
+        self.file.read_exact_at(padded, described.offset).map_err(ImageError::read(&self.path))
+    }
+
     /// Reads and expands all chunks on all cores, and checks them as a receiver would. [`Self::open`] has already checked header, index,
     /// root and signature, but not whose signature it is ([`Manifest::require_signer`]).
     ///

@@ -44,8 +44,8 @@ pub use client::{FetchConfig, FetchError, FetchEvent, Fetched, SessionError, fet
 pub use hello::HelloError;
 pub use page::PageConfig;
 pub use server::{
-    Catalog, CatalogError, MulticastConfig, ServeConfig, ServeError, ServeEvent, Served,
-    SessionCounts, serve,
+    Catalog, CatalogError, FrisbeeChange, MulticastConfig, ServeConfig, ServeError, ServeEvent,
+    Served, SessionCounts, serve,
 };
 
 /// Returns the IPv4 address of a peer, also of one that a dual-stack socket shows as an IPv6 address.

@@ -100,7 +100,8 @@ impl Channel {
         key: Option<Key>,
         root: &Hash,
     ) -> io::Result<Self> {
-        let sender = UdpSocket::bind(SocketAddr::from((own, group.port)), SEND_BUFFER, false)?;
+        // The sessions of all images have one port.
+        let sender = UdpSocket::bind_shared(SocketAddr::from((own, group.port)), SEND_BUFFER)?;
         sender.send_groups_by(own, HOPS, false)?;
         let at = SocketAddr::from((group.address, group.port));
         let receiver = UdpSocket::bind(at, RECEIVE_BUFFER, false)?;

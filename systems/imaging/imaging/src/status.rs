@@ -242,6 +242,8 @@ pub struct ImageView {
     pub copies: f64,
     /// Its Frisbee session, if it is multicast.
     pub multicast: Option<MulticastView>,
+    /// The session that Emulab's Frisbee clients may join, if there is one.
+    pub frisbee: Option<FrisbeeView>,
 }
 
 /// The Frisbee session of an image.
@@ -261,6 +263,22 @@ pub struct MulticastView {
     pub refused: u64,
     /// Blocks that the system did not accept for sending.
     pub unsent: u64,
+}
+
+/// A session of Emulab's Frisbee clients, which report only that they come and go.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct FrisbeeView {
+    /// The session.
+    #[serde(flatten)]
+    pub session: MulticastView,
+    /// Clients that have joined and not left, at most 1024 unless a list says who may fetch.
+    pub present: u32,
+    /// How often one has joined.
+    pub joined: u64,
+    /// How often one has left, which it does when it has the image.
+    pub left: u64,
+    /// Clients that were forgotten after five minutes of silence.
+    pub silent: u64,
 }
 
 /// All that a server shows.

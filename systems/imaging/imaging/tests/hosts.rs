@@ -68,6 +68,7 @@ impl Server {
             time_limit: None,
             rack_prefix: None,
             multicast: None,
+            frisbee: None,
             page: None,
         };
         let (send, events) = channel();

@@ -90,6 +90,7 @@ impl Server {
             time_limit: None,
             rack_prefix: None,
             multicast: Some(MulticastConfig { group, port: None, pace }),
+            frisbee: None,
             page: None,
         };
         let (send, events) = channel();
@@ -482,6 +483,7 @@ fn what_cannot_be_multicast_is_refused_with_the_reason() {
             time_limit: None,
             rack_prefix: None,
             multicast: Some(MulticastConfig { group, port, pace: mbps(10) }),
+            frisbee: None,
             page: None,
         };
         let catalog = Catalog::open(std::slice::from_ref(&image), &Progress::default()).unwrap();

@@ -2,6 +2,7 @@
 //! the disk, also when processes die, return, or lie.
 
 mod faults;
+mod frisbee;
 mod hostile;
 mod kernel;
 mod multicast;

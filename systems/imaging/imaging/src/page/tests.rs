@@ -56,6 +56,7 @@ pub(super) fn status(clients: Vec<ClientView>) -> ServerStatus {
             bytes_sent: 7 << 20,
             copies: 2.0,
             multicast: None,
+            frisbee: None,
         }],
         clients,
         absent: Vec::new(),
@@ -285,6 +286,7 @@ impl Running {
             time_limit: None,
             rack_prefix: None,
             multicast: None,
+            frisbee: None,
             page: Some(page_config()),
         };
         let progress = Arc::new(Progress::default());
@@ -633,6 +635,7 @@ fn a_page_that_is_not_required_may_fail() {
         time_limit: None,
         rack_prefix: None,
         multicast: None,
+        frisbee: None,
         page: Some(PageConfig { listen, is_required, ..page_config() }),
     };
     let stopped = Progress::default();

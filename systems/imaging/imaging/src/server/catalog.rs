@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use bytes::Bytes;
-use rackweave_image::{Image, ImageError, Progress, StoredChunk};
+use rackweave_image::{Image, ImageError, Progress, StoredChunk, ndz};
 use rackweave_swp2p::Shape;
 
 use crate::buffers::Buffers;
@@ -49,6 +49,18 @@ impl Entry {
         StoredChunk::verify(self.image.manifest(), chunk, stored.freeze()).map_err(|source| {
             ImageError::Chunk { path: self.image.path().to_owned(), chunk, source }
         })
+    }
+
+    /// Reads a chunk of an `.ndz` file with its padding, and checks it.
+    pub(super) fn read_padded(&self, chunk: u32) -> Result<Bytes, ImageError> {
+        let manifest = self.image.manifest();
+        let mut padded = self.buffers.take(ndz::CHUNK);
+        self.image.read_padded(chunk, &mut padded)?;
+        let stored = manifest.chunk(chunk).map_or(0, |chunk| chunk.stored as usize);
+        manifest.verify_chunk(chunk, padded.get(..stored).unwrap_or(&[])).map_err(|source| {
+            ImageError::Chunk { path: self.image.path().to_owned(), chunk, source }
+        })?;
+        Ok(padded.freeze())
     }
 }
 

@@ -2,6 +2,7 @@
 
 mod catalog;
 mod drive;
+mod frisbee;
 mod multicast;
 mod sessions;
 mod view;
@@ -28,6 +29,7 @@ use tokio::time::{sleep, timeout};
 
 use self::catalog::Entry;
 pub use self::catalog::{Catalog, CatalogError};
+pub use self::frisbee::FrisbeeChange;
 pub use self::multicast::{MulticastConfig, SessionCounts};
 
 use crate::acceptor::Acceptor;
@@ -60,6 +62,8 @@ pub struct ServeConfig {
     pub rack_prefix: Option<u8>,
     /// Whether images are multicast, too, and how.
     pub multicast: Option<MulticastConfig>,
+    /// Whether Emulab's Frisbee clients are served, too, and how. They have no connection to the server, and no key.
+    pub frisbee: Option<MulticastConfig>,
     /// The live page and metrics.
     pub page: Option<PageConfig>,
 }
@@ -124,6 +128,15 @@ pub enum ServeEvent {
         image: String,
         /// The error of its socket.
         why: String,
+    },
+    /// A Frisbee client has joined or left, or is forgotten. Messages that nobody can verify say so.
+    Frisbee {
+        /// Its address.
+        client: Ipv4Addr,
+        /// The name of the image.
+        image: String,
+        /// What has happened.
+        change: FrisbeeChange,
     },
     /// A client has begun.
     Joined {
@@ -246,8 +259,8 @@ struct Inner {
     sent: Cell<u64>,
     /// Of each image, the chunks that were sent, and their stored bytes.
     sent_of: RefCell<BTreeMap<u32, (u64, u64)>>,
-    /// The Frisbee sessions of images.
-    multicast: RefCell<BTreeMap<u32, multicast::Session>>,
+    /// The Frisbee sessions of images: for hosts with a connection, and for Frisbee's own clients.
+    multicast: RefCell<BTreeMap<(u32, multicast::For), multicast::Session>>,
     /// Messages from hosts without a session.
     strangers: Cell<u64>,
     /// If switches redirect, the number of the session that all clients have in common: their requests reach others.
@@ -359,6 +372,14 @@ impl Inner {
         Some(session)
     }
 
+    /// Remembers that every byte of an image is on a host.
+    fn has(&self, from: Ipv4Addr, image: u32) {
+        let mut complete = self.complete.borrow_mut();
+        if self.receivers.is_some() || complete.len() < MOST_COMPLETE {
+            complete.insert((from, image));
+        }
+    }
+
     /// Takes a report. Returns false if it belongs to an old connection.
     fn reported(&self, from: Ipv4Addr, session: u64, status: ClientStatus) -> bool {
         let mut guests = self.guests.borrow_mut();
@@ -375,10 +396,7 @@ impl Inner {
         guest.status = Arc::new(status);
         let status = &*guest.status;
         if status.phase.is_complete() {
-            let mut complete = self.complete.borrow_mut();
-            if self.receivers.is_some() || complete.len() < MOST_COMPLETE {
-                complete.insert((from, guest.image));
-            }
+            self.has(from, guest.image);
         }
         if status.phase.is_complete() && !was_complete {
             let done = ServeEvent::Done { client: from, status: status.clone() };

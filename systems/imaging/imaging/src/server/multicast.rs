@@ -10,7 +10,9 @@ use std::time::Duration;
 use bytes::Bytes;
 use rackweave_core::time::TICKS_PER_SECOND;
 use rackweave_core::{Rate, Span};
+use rackweave_image::{Format, ndz};
 use rackweave_linux::sys::route_to;
+use rackweave_swp2p::Shape;
 use rackweave_swp2p::frisbee::{Layout, PaceConfig, Server, ServerConfig, ServerCounts};
 use rackweave_swp2p::p2p::ChunkOf;
 use rackweave_wire::frisbee::{BLOCK_BYTES, Body};
@@ -19,7 +21,8 @@ use tokio::task::{spawn_blocking, spawn_local};
 use tokio::time::sleep;
 
 use super::catalog::Entry;
-use super::{Inner, ServeConfig, ServeError};
+use super::frisbee::{FrisbeeChange, MemberCounts, Members};
+use super::{Inner, ServeConfig, ServeError, ServeEvent};
 use crate::multicast::{Channel, Group, is_scoped};
 
 /// How images are multicast, for clients that want it.
@@ -72,11 +75,22 @@ pub struct SessionCounts {
     pub service: Span,
 }
 
+/// Whom a session is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum For {
+    /// Hosts that have a connection for this image, which know its manifest: a chunk has the blocks that it needs.
+    Guests,
+    /// Emulab's Frisbee clients: a chunk has 1 MiB.
+    Frisbee,
+}
+
 /// What is known of a session.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Session {
     pub(super) group: Group,
     pub(super) counts: SessionCounts,
+    /// Frisbee's clients.
+    pub(super) members: MemberCounts,
     pub(super) refused: u64,
     pub(super) unsent: u64,
 }
@@ -96,7 +110,29 @@ pub(super) fn open(
     inner: &Rc<Inner>,
     port: u16,
 ) -> Result<Vec<Driver>, ServeError> {
-    let Some(multicast) = &config.multicast else { return Ok(Vec::new()) };
+    let mut drivers = Vec::new();
+    if let Some(multicast) = &config.multicast {
+        drivers.extend(sessions(For::Guests, multicast, config, inner, port)?);
+    }
+    if let Some(frisbee) = &config.frisbee {
+        if config.key.is_some() {
+            let why =
+                "Frisbee's clients have no key: whoever reaches the group would have the image";
+            return Err(ServeError::Multicast { group: frisbee.group, why: why.to_owned() });
+        }
+        drivers.extend(sessions(For::Frisbee, frisbee, config, inner, port)?);
+    }
+    Ok(drivers)
+}
+
+/// Opens the sessions of one kind.
+fn sessions(
+    whom: For,
+    multicast: &MulticastConfig,
+    config: &ServeConfig,
+    inner: &Rc<Inner>,
+    port: u16,
+) -> Result<Vec<Driver>, ServeError> {
     let refused = |why: String| Err(ServeError::Multicast { group: multicast.group, why });
     if !is_scoped(multicast.group) {
         return refused("groups of 239.0.0.0/8 stay within a site; choose one of them".to_owned());
@@ -124,17 +160,13 @@ pub(super) fn open(
     let mut drivers = Vec::new();
     for (index, (number, entry)) in inner.catalog.iter().enumerate() {
         let manifest = entry.image.manifest();
-        let lengths = (0..manifest.chunks()).filter_map(|chunk| manifest.chunk(chunk));
         // An image without chunks is complete at once, everywhere.
         if manifest.chunks() == 0 {
             continue;
         }
-        let Some(layout) = Layout::of_lengths(lengths.map(|chunk| chunk.stored)) else {
-            return refused(format!(
-                "the image `{}` has chunks of more than 1 MiB, which Frisbee's packets cannot name; pack it with smaller ones \
-                 (--chunk-size)",
-                entry.name()
-            ));
+        let layout = match layout(whom, entry) {
+            Ok(layout) => layout,
+            Err(why) => return refused(why),
         };
         let bits = multicast.group.to_bits().checked_add(index as u32);
         let address = bits.map(Ipv4Addr::from_bits).filter(|address| is_scoped(*address));
@@ -142,11 +174,23 @@ pub(super) fn open(
             return refused("not every image has a group in 239.0.0.0/8".to_owned());
         };
         let group = Group { address, port, server };
+        if inner.multicast.borrow().values().any(|other| other.group == group) {
+            return refused(format!(
+                "{group} has the session of another image, or of other clients"
+            ));
+        }
         let channel = Channel::open(group, server, config.key, manifest.root()).map_err(failed)?;
         let pace = coarse(multicast.pace);
         let machine = Server::new(ServerConfig { image: layout.clone(), pace });
-        let session = Session { group, counts: SessionCounts::default(), refused: 0, unsent: 0 };
-        inner.multicast.borrow_mut().insert(number, session);
+        let members = Members::new(config.receivers.as_ref().map(BTreeSet::len));
+        let session = Session {
+            group,
+            counts: SessionCounts::default(),
+            members: members.counts(),
+            refused: 0,
+            unsent: 0,
+        };
+        inner.multicast.borrow_mut().insert((number, whom), session);
         let entry = Arc::clone(entry);
         let (read, reads) = unbounded_channel();
         let (chunks, reading) = (BTreeMap::new(), BTreeSet::new());
@@ -154,6 +198,8 @@ pub(super) fn open(
         drivers.push(Driver {
             inner,
             number,
+            whom,
+            members,
             entry,
             layout,
             channel,
@@ -167,17 +213,44 @@ pub(super) fn open(
     Ok(drivers)
 }
 
+/// Returns the blocks of an image's chunks in a session, or why it can have none.
+fn layout(whom: For, entry: &Entry) -> Result<Layout, String> {
+    let (manifest, name) = (entry.image.manifest(), entry.name());
+    if whom == For::Guests {
+        let lengths = (0..manifest.chunks()).filter_map(|chunk| manifest.chunk(chunk));
+        return Layout::of_lengths(lengths.map(|chunk| chunk.stored)).ok_or_else(|| {
+            format!(
+                "the image `{name}` has chunks of more than 1 MiB, which Frisbee's packets cannot name; pack it with smaller ones \
+                 (--chunk-size)"
+            )
+        });
+    }
+    if manifest.head().format != Format::Ndz {
+        return Err(format!(
+            "the image `{name}` is not in Frisbee's format (.ndz), the only one that its clients read"
+        ));
+    }
+    let bytes = u64::from(manifest.chunks()) * ndz::CHUNK as u64;
+    let most = i32::MAX as u64 * u64::from(BLOCK_BYTES);
+    let shape = Shape::new(bytes, Shape::FRISBEE_CHUNK).filter(|_| bytes <= most);
+    let shape = shape.ok_or_else(|| format!("the image `{name}` has more than 2 TiB"))?;
+    Ok(Layout::even(shape))
+}
+
 /// The server of one image's session.
 #[derive(Debug)]
 pub(super) struct Driver {
     inner: Rc<Inner>,
     /// The number of the image.
     number: u32,
+    whom: For,
+    /// Frisbee's clients, if it is for them.
+    members: Members,
     entry: Arc<Entry>,
     layout: Layout,
     channel: Channel,
     machine: Server,
-    /// The stored bytes of chunks that are sent next.
+    /// The bytes of chunks that are sent next.
     chunks: BTreeMap<u32, Bytes>,
     /// The chunks that are being read.
     reading: BTreeSet<u32>,
@@ -190,9 +263,9 @@ impl Driver {
     /// multicast.
     pub(super) async fn run(mut self) {
         let ended = self.drive().await;
-        self.inner.multicast.borrow_mut().remove(&self.number);
+        self.inner.multicast.borrow_mut().remove(&(self.number, self.whom));
         if let Err(error) = ended {
-            self.inner.event(super::ServeEvent::NoMulticast {
+            self.inner.event(ServeEvent::NoMulticast {
                 image: self.entry.name().to_owned(),
                 why: error.to_string(),
             });
@@ -201,6 +274,7 @@ impl Driver {
 
     async fn drive(&mut self) -> io::Result<()> {
         loop {
+            self.tidy();
             self.read_ahead();
             let wait = self.send()?;
             self.publish();
@@ -221,19 +295,49 @@ impl Driver {
         }
     }
 
-    /// Handles what has arrived. Only hosts with a session over TCP, for this image, are listened to: their addresses are validated.
+    /// Handles what has arrived. Of hosts that have no connection for this image, only Frisbee's clients are listened to, in their own
+    /// session: the addresses of others are validated.
     fn handle(&mut self) {
         let now = self.inner.clock.now();
-        let guests = self.inner.guests.borrow();
+        let mut changes = Vec::new();
         for (from, body, payload) in self.channel.messages() {
-            let is_client = guests
-                .get(&from)
-                .is_some_and(|guest| guest.session > 0 && guest.image == self.number);
-            if is_client {
-                self.machine.handle(now, &body, payload);
-            } else {
+            let is_client = match self.whom {
+                For::Guests => self
+                    .inner
+                    .guests
+                    .borrow()
+                    .get(&from)
+                    .is_some_and(|guest| guest.session > 0 && guest.image == self.number),
+                For::Frisbee => self.inner.admits(from),
+            };
+            if !is_client {
                 self.inner.strangers.set(self.inner.strangers.get() + 1);
+                continue;
             }
+            self.machine.handle(now, &body, payload);
+            if self.whom == For::Frisbee {
+                let change = self.members.heard(now, from, &body);
+                changes.extend(change.map(|change| (from, change)));
+            }
+        }
+        for (client, change) in changes {
+            if matches!(change, FrisbeeChange::Left { .. }) {
+                self.inner.has(client, self.number);
+            }
+            self.report(client, change);
+        }
+    }
+
+    fn report(&mut self, client: Ipv4Addr, change: FrisbeeChange) {
+        if self.members.may_report() {
+            let image = self.entry.name().to_owned();
+            self.inner.event(ServeEvent::Frisbee { client, image, change });
+        }
+    }
+
+    fn tidy(&mut self) {
+        for client in self.members.tidy(self.inner.clock.now()) {
+            self.report(client, FrisbeeChange::Silent);
         }
     }
 
@@ -246,11 +350,15 @@ impl Driver {
                 continue;
             }
             let (inner, entry) = (Rc::clone(&self.inner), Arc::clone(&self.entry));
-            let (read, image) = (self.read.clone(), self.number);
+            let (read, image, whom) = (self.read.clone(), self.number, self.whom);
             spawn_local(async move {
                 let reading = Arc::clone(&entry);
-                let bytes = match spawn_blocking(move || reading.read(chunk)).await {
-                    Ok(Ok(stored)) => Some(stored.bytes().clone()),
+                let read_chunk = move || match whom {
+                    For::Guests => reading.read(chunk).map(|stored| stored.bytes().clone()),
+                    For::Frisbee => reading.read_padded(chunk),
+                };
+                let bytes = match spawn_blocking(read_chunk).await {
+                    Ok(Ok(bytes)) => Some(bytes),
                     Ok(Err(error)) => {
                         let what = ChunkOf { image, chunk };
                         inner.read_failed(what, entry.image.path(), error.to_string());
@@ -301,16 +409,21 @@ impl Driver {
         let end = bytes.len().min(start + BLOCK_BYTES as usize);
         let piece = bytes.get(start..end).unwrap_or(&[]);
         self.channel.push(body, piece);
-        self.inner.sent.set(self.inner.sent.get() + piece.len() as u64);
+        // Padding is no part of the image.
+        let stored = self.entry.image.manifest().chunk(chunk).map_or(0, |chunk| chunk.stored);
+        let bytes = u64::from(stored.saturating_sub(start as u32).min(BLOCK_BYTES));
+        self.inner.sent.set(self.inner.sent.get() + bytes);
         let mut sent_of = self.inner.sent_of.borrow_mut();
         let (chunks, sent) = sent_of.entry(self.number).or_default();
-        *sent += piece.len() as u64;
+        *sent += bytes;
         *chunks += u64::from(block + 1 == self.layout.blocks_of(chunk));
     }
 
     /// Shows what has been counted.
     fn publish(&self) {
-        if let Some(session) = self.inner.multicast.borrow_mut().get_mut(&self.number) {
+        let key = (self.number, self.whom);
+        if let Some(session) = self.inner.multicast.borrow_mut().get_mut(&key) {
+            session.members = self.members.counts();
             session.counts = SessionCounts {
                 counts: *self.machine.counts(),
                 service: self.machine.service_time().unwrap_or_default(),

@@ -13,6 +13,7 @@ use tokio::net::TcpStream;
 use tokio::task::spawn_local;
 use tokio::time::{sleep, timeout};
 
+use super::multicast::For;
 use super::{Inner, NO_ROOM, ServeEvent};
 
 use crate::acceptor::Acceptor;
@@ -92,7 +93,8 @@ async fn serve(
         Ok(offer) => offer,
         Err(why) => return refuse(&mut stream, why).await,
     };
-    let group = inner.multicast.borrow().get(&number).map(|session| session.group.encode());
+    let group =
+        inner.multicast.borrow().get(&(number, For::Guests)).map(|session| session.group.encode());
     if let Some(group) = group {
         let tag = agreed.tag(&inner.auth, &group);
         let frame = Frame::Multicast { group, tag };
@@ -233,6 +235,7 @@ mod tests {
             time_limit: None,
             rack_prefix: None,
             multicast: None,
+            frisbee: None,
             page: None,
         };
         let (udp, tcp) = crate::bind(config.listen).unwrap();

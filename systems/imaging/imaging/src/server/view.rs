@@ -6,8 +6,12 @@ use std::sync::Arc;
 use rackweave_core::visible;
 use rackweave_core::{Span, Time};
 
+use super::frisbee::MemberCounts;
+use super::multicast::{For, Session};
 use super::{Guest, Inner};
-use crate::status::{ClientView, ImageView, Limit, MulticastView, Phase, ServerStatus, hex};
+use crate::status::{
+    ClientView, FrisbeeView, ImageView, Limit, MulticastView, Phase, ServerStatus, hex,
+};
 
 /// Computes what is shown; it remembers what was sent, for rates.
 #[derive(Debug)]
@@ -38,6 +42,7 @@ impl View {
         let counters = machine.counters();
         let directory = machine.directory().map(rackweave_swp2p::directory::Directory::counters);
         let sent_of = inner.sent_of.borrow();
+        let sessions = inner.multicast.borrow();
         let receivers = inner.receivers.iter().flatten();
         let mut clients: Vec<ClientView> =
             guests.iter().map(|(address, guest)| client(inner, now, *address, guest)).collect();
@@ -61,7 +66,8 @@ impl View {
                         chunks_sent,
                         bytes_sent,
                         copies: bytes_sent as f64 / entry.stored.max(1) as f64,
-                        multicast: inner.multicast.borrow().get(&number).map(session),
+                        multicast: sessions.get(&(number, For::Guests)).map(session),
+                        frisbee: sessions.get(&(number, For::Frisbee)).map(frisbee),
                     }
                 })
                 .collect(),
@@ -81,7 +87,7 @@ impl View {
     }
 }
 
-fn session(session: &super::multicast::Session) -> MulticastView {
+fn session(session: &Session) -> MulticastView {
     let counts = &session.counts.counts;
     MulticastView {
         group: session.group.to_string(),
@@ -92,6 +98,11 @@ fn session(session: &super::multicast::Session) -> MulticastView {
         refused: session.refused,
         unsent: session.unsent,
     }
+}
+
+fn frisbee(of: &Session) -> FrisbeeView {
+    let MemberCounts { present, joined, left, silent } = of.members;
+    FrisbeeView { session: session(of), present, joined, left, silent }
 }
 
 fn client(inner: &Inner, now: Time, address: std::net::Ipv4Addr, guest: &Guest) -> ClientView {

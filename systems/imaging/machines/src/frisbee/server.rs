@@ -155,7 +155,8 @@ impl Server {
             self.clients.insert(client);
         }
         self.counts.max_clients = self.counts.max_clients.max(self.clients.len() as u64);
-        if self.replies.len() < MAX_REPLIES {
+        // One reply is for all that wait for the same: those to JOIN do not name their client.
+        if self.replies.len() < MAX_REPLIES && !self.replies.contains(&reply) {
             self.replies.push_back(reply);
         }
     }

@@ -1,0 +1,354 @@
+//! `image serve --frisbee` with a program that knows Frisbee's messages and images from their description alone, and with Frisbee's own
+//! programs where `FRISBEE_DIR` names a build of them.
+
+use std::fs;
+use std::net::{SocketAddr, UdpSocket};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use rackweave_testing::free_ports;
+
+use super::{COMMAND, Place, Process, SERVER, chunks};
+
+/// Enough for 8 chunks of the peer's packer.
+const BYTES: usize = 4 << 20;
+
+/// A folder with a disk, and its image `golden.ndz` as the peer packs it.
+struct Session {
+    place: Place,
+    group: String,
+    port: u16,
+}
+
+fn peer(arguments: &[&str]) -> Command {
+    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/it/frisbee_peer.py");
+    let mut peer = Command::new("python3");
+    peer.arg(script).args(arguments).stdin(Stdio::null());
+    peer
+}
+
+fn output(mut command: Command) -> String {
+    let output = command.output().unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    String::from_utf8(output.stdout).unwrap()
+}
+
+impl Session {
+    /// Tests have different groups, as each socket of a group receives what others send to it.
+    fn new(group: u8) -> Self {
+        let place = Place::new(1);
+        place.write_disk("disk", BYTES, 2);
+        let file = fs::File::options().write(true).open(place.path("disk")).unwrap();
+        // Free space within a chunk, and between chunks.
+        let zeros = vec![0; 1 << 20];
+        std::os::unix::fs::FileExt::write_all_at(&file, &zeros, 300 << 10).unwrap();
+        output(peer(&["pack", &place.at("disk"), &place.at("golden.ndz")]));
+        Self { place, group: format!("239.255.96.{group}"), port: free_ports(2) }
+    }
+
+    fn serve(&self, more: &[&str]) -> Process {
+        let listen = format!("{SERVER}:{}", self.port);
+        let arguments = ["serve", "golden.ndz", "--listen", &listen, "--json", "--status", "none"];
+        let frisbee = ["--frisbee", &self.group];
+        let command = self.place.command(&[&arguments[..], &frisbee, more].concat());
+        let mut server = Process::start(command);
+        server.event("listening");
+        server
+    }
+
+    /// The peer as the client at 127.0.0.`client`.
+    fn fetch(&self, client: u8, more: &[&str]) -> Peer {
+        let (own, port) = (format!("127.0.0.{client}"), (self.port + 1).to_string());
+        let out = self.place.path(&format!("copy{client}"));
+        let arguments = ["client", &own, &self.group, &port, &out.to_string_lossy()];
+        let mut command = peer(&[&arguments[..], more].concat());
+        let child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+        Peer { child: Some(child), out }
+    }
+
+    fn image(&self) -> Vec<u8> {
+        fs::read(self.place.path("golden.ndz")).unwrap()
+    }
+}
+
+impl Place {
+    fn at(&self, name: &str) -> String {
+        self.path(name).to_string_lossy().into_owned()
+    }
+}
+
+/// A client that is killed on drop.
+struct Peer {
+    child: Option<std::process::Child>,
+    out: PathBuf,
+}
+
+impl Peer {
+    /// What it says in the end.
+    fn end(mut self) -> (String, PathBuf) {
+        let output = self.child.take().unwrap().wait_with_output().unwrap();
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        (String::from_utf8(output.stdout).unwrap(), std::mem::take(&mut self.out))
+    }
+}
+
+impl Drop for Peer {
+    fn drop(&mut self) {
+        if let Some(child) = &mut self.child {
+            let _ = child.kill();
+            let _ = child.wait();
+        }
+    }
+}
+
+#[test]
+fn clients_without_a_connection_fetch_the_file_as_it_is_despite_losses_and_deaths() {
+    rackweave_testing::needs!(Python);
+    rackweave_testing::needs!(Multicast);
+    let session = Session::new(1);
+    let mut server = session.serve(&["--to", "127.0.0.2,127.0.0.3", "--rate", "100 Mbps"]);
+    // Nobody answers it, as it is not on the list.
+    let stranger = session.fetch(4, &[]);
+    let killed = session.fetch(3, &["0", "3"]);
+    let lossy = session.fetch(2, &["20"]);
+    assert_eq!(killed.end().0, "", "it has ended after three chunks");
+    let returned = session.fetch(3, &[]);
+    for (client, is_lossy) in [(lossy, true), (returned, false)] {
+        let (said, out) = client.end();
+        assert!(said.starts_with("done") && said.ends_with(" 0\n") != is_lossy, "{said}");
+        assert!(fs::read(out).unwrap() == session.image(), "padding included");
+    }
+    assert_eq!(server.end(), 0, "all hosts of --to say that they have it");
+    drop(stranger);
+    assert!(!session.place.path("copy4").exists());
+    for event in ["frisbee-joined", "frisbee-left"] {
+        let of: Vec<_> = server.events.iter().filter(|it| it["event"] == event).collect();
+        let has =
+            |host: &str| of.iter().any(|it| it["client"] == host && it["image"] == "golden.ndz");
+        assert!(has("127.0.0.2") && has("127.0.0.3") && !has("127.0.0.4"), "{event}: {of:?}");
+    }
+    let ended = server.found("ended").unwrap();
+    let of = &ended["images"][0]["frisbee"];
+    assert!((chunks(of, "left"), chunks(of, "present")) == (2, 0), "{of}");
+    assert!(chunks(of, "partial_requests") > 0, "{of}");
+    assert!(chunks(&ended, "refused") > 0, "what the stranger sent: {ended}");
+    let unpack = ["unpack", "copy2", "--to", "disk2", "-q"];
+    assert!(session.place.command(&unpack).status().unwrap().success());
+    assert!(
+        fs::read(session.place.path("disk2")).unwrap()
+            == fs::read(session.place.path("disk")).unwrap()
+    );
+}
+
+/// What anybody can send: any bytes, and messages of hosts that do not exist.
+#[test]
+fn floods_of_joins_and_requests_keep_nobody_from_the_image() {
+    rackweave_testing::needs!(Python);
+    rackweave_testing::needs!(Multicast);
+    let session = Session::new(2);
+    let server = session.serve(&[]);
+    let to = SocketAddr::new(session.group.parse().unwrap(), session.port + 1);
+    let stop = std::sync::atomic::AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let _stopping = rackweave_testing::SetOnDrop(&stop);
+        for own in [[127, 0, 0, 7], [127, 0, 0, 8]] {
+            let socket = UdpSocket::bind(SocketAddr::from((own, to.port()))).unwrap();
+            let stop = &stop;
+            scope.spawn(move || {
+                let message = |subtype: u32, fields: &[u32]| {
+                    let head = [1, subtype, 4 * fields.len() as u32].map(u32::to_le_bytes).concat();
+                    let fields = fields.iter().flat_map(|field| field.to_le_bytes());
+                    [&head[..], &own, &fields.collect::<Vec<_>>()].concat()
+                };
+                let mut turn = 0_u32;
+                while !stop.load(std::sync::atomic::Ordering::Relaxed) {
+                    turn = turn.wrapping_add(1);
+                    for bytes in [
+                        message(1, &[turn]),
+                        message(7, &[turn, 0, 1024, 1024, 0, 0]),
+                        message(4, &[turn % 9, turn % 1100, turn % 1100]),
+                        message(6, &[&[turn % 9, 1][..], &[turn; 32]].concat()),
+                        message(2, &[turn, 1]),
+                        message(turn % 12, &[turn; 3]),
+                        turn.to_le_bytes().to_vec(),
+                    ] {
+                        let _ = socket.send_to(&bytes, to);
+                    }
+                    if turn % 16 == 0 {
+                        crate::common::nap();
+                    }
+                }
+            });
+        }
+        let (said, out) = session.fetch(2, &[]).end();
+        assert!(said.starts_with("done") && fs::read(out).unwrap() == session.image(), "{said}");
+    });
+    let ended = server.interrupted();
+    let of = &ended["images"][0]["frisbee"];
+    assert!(chunks(of, "present") <= 3 && chunks(of, "refused") > 0, "{of}");
+}
+
+#[test]
+fn several_images_have_a_group_each_and_one_port() {
+    rackweave_testing::needs!(Python);
+    rackweave_testing::needs!(Multicast);
+    let session = Session::new(3);
+    session.place.write_disk("disk", 1 << 20, 3);
+    output(peer(&["pack", &session.place.at("disk"), &session.place.at("silver.ndz")]));
+    let server = session.serve(&["silver.ndz"]);
+    let next = Session { place: Place::new(1), group: "239.255.96.4".into(), port: session.port };
+    let copies = [session.fetch(2, &[]).end().1, next.fetch(3, &[]).end().1];
+    let mut copies = copies.map(|copy| fs::read(copy).unwrap());
+    let mut images =
+        ["golden.ndz", "silver.ndz"].map(|it| fs::read(session.place.path(it)).unwrap());
+    copies.sort();
+    images.sort();
+    assert!(copies == images, "which image has which group follows from their roots");
+    server.interrupted();
+}
+
+#[test]
+fn what_frisbee_cannot_carry_is_refused_with_the_reason() {
+    let place = Place::new(1);
+    fs::write(place.path("key"), "a secret of this cluster").unwrap();
+    let said = |more: &[&str]| {
+        let arguments = ["serve", "golden.rwi", "--status", "none", "--frisbee", "239.255.96.9"];
+        let output = place.command(&[&arguments[..], more].concat()).output().unwrap();
+        assert_eq!(output.status.code(), Some(2), "{output:?}");
+        let stderr = String::from_utf8_lossy(&output.stderr).replace('│', " ");
+        stderr.split_whitespace().collect::<Vec<_>>().join(" ")
+    };
+    let listen = format!("{SERVER}:{}", place.port);
+    let said_of = said(&["--listen", &listen]);
+    assert!(said_of.contains("`golden` is not in Frisbee's format (.ndz)"), "{said_of}");
+    let said_of = said(&["--key-file", "key"]);
+    assert!(said_of.contains("cannot be used with"), "{said_of}");
+}
+
+/// Namespaces at one bridge, which are removed on drop: the server's is 0, with 10.9.0.1.
+struct Spaces(String);
+
+impl Spaces {
+    fn new(test: &str, hosts: u8) -> Self {
+        let this = Self(format!("rwf-{}-{test}", std::process::id()));
+        let bridge = this.name("sw");
+        let mut lines = vec![
+            format!("netns add {bridge}"),
+            format!("-n {bridge} link add br0 type bridge mcast_snooping 0"),
+            format!("-n {bridge} link set br0 up"),
+        ];
+        for host in 0..hosts {
+            let space = this.host(host);
+            lines.extend([
+                format!("netns add {space}"),
+                format!(
+                    "link add name eth0 netns {space} type veth peer name p{host} netns {bridge}"
+                ),
+                format!("-n {bridge} link set p{host} master br0 up"),
+                format!("-n {space} addr add 10.9.0.{}/24 dev eth0", host + 1),
+                format!("-n {space} link set lo up"),
+                format!("-n {space} link set eth0 up"),
+                format!("-n {space} route add 224.0.0.0/4 dev eth0"),
+            ]);
+        }
+        for line in lines {
+            assert!(Command::new("ip").args(line.split(' ')).status().unwrap().success(), "{line}");
+        }
+        this
+    }
+
+    fn name(&self, of: &str) -> String {
+        format!("{}-{of}", self.0)
+    }
+
+    fn host(&self, host: u8) -> String {
+        self.name(&host.to_string())
+    }
+
+    /// A program at a host, in this folder.
+    fn at(&self, host: u8, folder: &Path, program: impl AsRef<std::ffi::OsStr>) -> Command {
+        let mut command = Command::new("ip");
+        command.args(["netns", "exec", &self.host(host)]).arg(program);
+        command.current_dir(folder).stdin(Stdio::null());
+        command
+    }
+
+    /// Has a host lose this part of what arrives.
+    fn lose(&self, host: u8, part: &str) {
+        let port = format!("p{host}");
+        let arguments = ["-n", &self.name("sw"), "qdisc", "add", "dev", &port, "root", "netem"];
+        let mut tc = Command::new("tc");
+        assert!(tc.args(arguments).args(["loss", part]).status().unwrap().success());
+    }
+}
+
+impl Drop for Spaces {
+    fn drop(&mut self) {
+        let list = Command::new("ip").args(["netns", "list"]).output();
+        let list =
+            list.map_or(String::new(), |it| String::from_utf8_lossy(&it.stdout).into_owned());
+        for name in list.lines().filter_map(|line| line.split(' ').next()) {
+            if name.starts_with(&self.name("")) {
+                let _ = Command::new("ip").args(["netns", "del", name]).status();
+            }
+        }
+    }
+}
+
+fn program(name: &str) -> PathBuf {
+    rackweave_testing::frisbee_program(name).unwrap()
+}
+
+#[test]
+fn emulabs_client_fetches_from_this_server_despite_losses() {
+    rackweave_testing::needs!(Frisbee);
+    rackweave_testing::needs!(NetAdmin);
+    let (spaces, place) = (Spaces::new("serve", 4), Place::new(1));
+    place.write_disk("disk", 24 << 20, 5);
+    let folder = place.folder.path();
+    let mut imagezip = Command::new(program("imagezip"));
+    imagezip.args(["-r", "disk", "golden.ndz"]).current_dir(folder);
+    output(imagezip);
+    spaces.lose(2, "1%");
+    let mut serve = spaces.at(0, folder, COMMAND);
+    serve.args([
+        "image",
+        "serve",
+        "golden.ndz",
+        "--json",
+        "--status",
+        "none",
+        "--rate",
+        "200 Mbps",
+    ]);
+    serve.args(["--listen", "10.9.0.1", "--frisbee", "239.255.96.20:7001"]);
+    serve.args(["--to", "10.9.0.2,10.9.0.3"]);
+    let mut server = Process::start(serve);
+    server.event("listening");
+    let client = |host: u8, more: &[&str], to: &str| {
+        let own = format!("10.9.0.{}", host + 1);
+        let mut client = spaces.at(host, folder, program("frisbee"));
+        client.args(["-i", &own, "-m", "239.255.96.20", "-p", "7001"]).args(more).arg(to);
+        client.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap()
+    };
+    // It is not on the list, and nothing is heard of the third one after a while.
+    let mut stranger = client(3, &[], "copy3");
+    let mut killed = client(1, &[], "killed");
+    let clients = [client(2, &[], "copy2")];
+    server.event("frisbee-joined");
+    crate::common::nap();
+    killed.kill().unwrap();
+    killed.wait().unwrap();
+    // Without expansion: the file itself.
+    let again = client(1, &["-N"], "copy1");
+    for client in clients.into_iter().chain([again]) {
+        let output = client.wait_with_output().unwrap();
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    }
+    assert_eq!(server.end(), 0);
+    stranger.kill().unwrap();
+    stranger.wait().unwrap();
+    let read = |name: &str| fs::read(place.path(name)).unwrap();
+    assert!(read("copy1") == read("golden.ndz") && read("copy2") == read("disk"));
+    assert!(fs::metadata(place.path("copy3")).is_ok_and(|found| found.len() == 0));
+}
