@@ -12,15 +12,19 @@ use rackweave_image::SkipFree;
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:\n  \
     rackweave image pack disk.img --to debian-13.rwi\n  \
-    rackweave image pack /dev/sda --to golden.rwi --sign images.key\n\n\
+    rackweave image pack /dev/sda --to golden.rwi --sign images.key\n  \
+    rackweave image pack /dev/sda --to golden.ndz --format ndz\n\n\
     Exit codes: 0 done, 1 failed, 2 wrong usage, or refused, 130 interrupted.")]
 pub(crate) struct PackArgs {
     /// Disk image, partition image, block device, or any other file.
     #[arg(value_name = "SOURCE")]
     pub(crate) source: PathBuf,
     /// The image file. It appears when it is complete.
-    #[arg(long, value_name = "FILE.rwi")]
+    #[arg(long, value_name = "FILE")]
     pub(crate) to: PathBuf,
+    /// Format of the file: `ndz` is Frisbee's, without name, signature and choice of chunks.
+    #[arg(long, value_name = "FORMAT", default_value = "rwi")]
+    pub(crate) format: FormatArg,
     /// Name of the image (default: the file's name without its extension).
     #[arg(long, value_name = "NAME")]
     pub(crate) name: Option<String>,
@@ -28,7 +32,7 @@ pub(crate) struct PackArgs {
     /// 512KiB up to 1GiB, else 1MiB).
     #[arg(long, value_name = "SIZE", value_parser = bytes)]
     pub(crate) chunk_size: Option<u32>,
-    /// Level of zstd: 1 is the fastest, 22 the smallest.
+    /// Level of zstd: 1 is the fastest, 22 the smallest. With --format ndz of zlib, up to 9.
     #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u8).range(1..=22))]
     pub(crate) level: u8,
     /// Unused blocks of ext2, ext3 and ext4 that are skipped, in partitions too.
@@ -55,6 +59,14 @@ pub(crate) struct PackArgs {
     /// Print neither progress nor a report.
     #[arg(long, short)]
     pub(crate) quiet: bool,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum FormatArg {
+    /// Rackweave's.
+    Rwi,
+    /// Frisbee's.
+    Ndz,
 }
 
 #[derive(Clone, Copy, Debug, ValueEnum)]

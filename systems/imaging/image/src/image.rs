@@ -222,7 +222,7 @@ fn ndz_manifest(
 }
 
 /// Checks and describes a chunk of an `.ndz` file.
-fn ndz_chunk(
+pub(crate) fn ndz_chunk(
     stored: &[u8],
     room: &mut Vec<u8>,
 ) -> Result<(ndz::ChunkHeader, NewChunk), ChunkError> {

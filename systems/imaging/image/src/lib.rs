@@ -3,7 +3,7 @@
 //! them to a file or a block device through [`Target`].
 //!
 //! Two formats are read: Rackweave's own (`.rwi`, laid out in `src/manifest`), which [`pack()`] writes, and Frisbee's `.ndz`
-//! ([`ndz`]).
+//! ([`ndz`]), which [`pack_ndz`] writes.
 //!
 //! ```
 //! use rackweave_image::{Image, Packing, Progress, Target, TargetConfig, pack};
@@ -33,10 +33,12 @@ mod expand;
 pub mod free;
 mod gpt;
 mod image;
+mod incoming;
 mod keys;
 mod manifest;
 pub mod ndz;
 mod pack;
+mod pack_ndz;
 mod parallel;
 mod part;
 mod progress;
@@ -49,12 +51,14 @@ pub use self::error::ImageError;
 pub use self::expand::{ChunkError, Expander, Piece, recompress};
 pub use self::gpt::{GptCopy, gpt_copy};
 pub use self::image::{Image, Verified};
+pub use self::incoming::{IncomingNdz, WrittenNdz};
 pub use self::keys::{KeyError, PublicKey, SecretKey};
 pub use self::manifest::{
     Chunk, Codec, Extent, Format, Hash, Head, MAX_CHUNK, MIN_CHUNK, Manifest, ManifestError,
     Signature,
 };
 pub use self::pack::{Packed, Packing, SkipFree, pack};
+pub use self::pack_ndz::{PackedNdz, pack_ndz};
 pub use self::progress::Progress;
 pub use self::scan::scan;
 pub use self::stored::StoredChunk;

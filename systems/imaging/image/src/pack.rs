@@ -177,10 +177,10 @@ pub fn pack(
     Ok(Packed { manifest, length, notes })
 }
 
-type Unused = Option<Vec<Range<u64>>>;
+pub(crate) type Unused = Option<Vec<Range<u64>>>;
 
 /// Returns the unused ranges, if they are skipped, and notes about them.
-fn unused(source: &Source, skip: SkipFree) -> Result<(Unused, Vec<String>), ImageError> {
+pub(crate) fn unused(source: &Source, skip: SkipFree) -> Result<(Unused, Vec<String>), ImageError> {
     if skip == SkipFree::No {
         return Ok((None, Vec::new()));
     }

@@ -7,6 +7,7 @@
 //! Byte order is little endian. Encrypted images are refused. A chunk's SHA-1 is checked if it has one that is not
 //! signed; RSA signatures are reported and not checked.
 
+pub(crate) mod encode;
 mod relocate;
 
 use flate2::{Decompress, FlushDecompress, Status};

@@ -1,6 +1,7 @@
 //! Frisbee's format: files of all versions are read, and what makes no sense is refused.
 
 pub(crate) mod encode;
+mod pack;
 
 use std::fs;
 use std::path::PathBuf;
