@@ -25,24 +25,29 @@ use crate::shell::{escaped, events, exit, hex, print, size, status, values};
 #[command(after_help = "Examples:\n  \
     rackweave image fetch debian-13 --from images.example --to vm.img\n  \
     rackweave image fetch golden --from 192.0.2.1 --to /dev/nvme0n1 --signed-by images.pub --linger \"60 s\"\n  \
-    rackweave image fetch --list --from images.example\n\n\
+    rackweave image fetch --list --from images.example\n  \
+    rackweave image fetch --frisbee 239.192.0.1:7001 --to golden.ndz\n\n\
     Exit codes: 0 every byte is there, 1 failed, 2 wrong usage, or refused, 130 interrupted.")]
 pub(crate) struct FetchArgs {
     /// Name of the image, as in `rackweave image inspect`.
-    #[arg(value_name = "NAME", required_unless_present = "list")]
+    #[arg(value_name = "NAME", required_unless_present_any = ["list", "frisbee"])]
     name: Option<String>,
     /// Print the images of the server, and fetch nothing.
     #[arg(long, conflicts_with_all = ["name", "to", "overwrite", "zero", "linger"])]
     list: bool,
     /// The server. Its port is used on this host, too.
-    #[arg(long, value_name = "HOST[:PORT]", value_parser = hosts::address)]
-    from: SocketAddrV4,
+    #[arg(long, value_name = "HOST[:PORT]", value_parser = hosts::address, required_unless_present = "frisbee")]
+    pub(super) from: Option<SocketAddrV4>,
+    /// Fetch the image file that Emulab's frisbeed sends to this group, from --from or who answers first.
+    #[arg(long, value_name = "GROUP:PORT", value_parser = hosts::any_group,
+        conflicts_with_all = ["name", "list", "linger", "key_file", "signed_by", "rate", "zero", "fix_gpt"])]
+    frisbee: Option<(Ipv4Addr, Option<u16>)>,
     /// A file or a block device.
     #[arg(long, value_name = "TARGET", required_unless_present = "list")]
-    to: Option<PathBuf>,
+    pub(super) to: Option<PathBuf>,
     /// Address of this host, without a port (default: the one from which the server is reached).
     #[arg(long, value_name = "ADDR", value_parser = hosts::host)]
-    bind: Option<Ipv4Addr>,
+    pub(super) bind: Option<Ipv4Addr>,
     /// Serve others for this time after every byte is written. Not with multicast.
     #[arg(long, value_name = "TIME", default_value = "0 s")]
     linger: Span,
@@ -60,13 +65,13 @@ pub(crate) struct FetchArgs {
     no_serve: bool,
     /// Memory for chunks, half to wait for the disk and half to serve others.
     #[arg(long, value_name = "SIZE", default_value = "512 MiB")]
-    memory: Bytes,
+    pub(super) memory: Bytes,
     /// Do not use multicast, even if the server offers it.
     #[arg(long)]
     no_multicast: bool,
     /// Replace an existing file; what both have in common is not fetched.
     #[arg(long)]
-    overwrite: bool,
+    pub(super) overwrite: bool,
     /// Overwrite the unused blocks of a device with zeros.
     #[arg(long)]
     zero: bool,
@@ -78,7 +83,7 @@ pub(crate) struct FetchArgs {
     fix_gpt: bool,
     /// Fail after this time without a chunk or an answer.
     #[arg(long, value_name = "TIME", default_value = "60 s")]
-    give_up: Span,
+    pub(super) give_up: Span,
     /// Chunks that are requested at a time.
     #[arg(long, value_name = "N", default_value_t = Config::default().outstanding,
         value_parser = clap::value_parser!(u16).range(1..=4096))]
@@ -89,13 +94,18 @@ pub(crate) struct FetchArgs {
     batch: u16,
     /// Print events, one line of JSON each.
     #[arg(long)]
-    json: bool,
+    pub(super) json: bool,
     /// Print neither progress nor a report.
     #[arg(long, short)]
-    quiet: bool,
+    pub(super) quiet: bool,
 }
 
 impl FetchArgs {
+    /// The server, which is required here.
+    fn server(&self) -> SocketAddrV4 {
+        self.from.unwrap_or(SocketAddrV4::new(Ipv4Addr::UNSPECIFIED, 0))
+    }
+
     fn config(&self) -> miette::Result<FetchConfig> {
         let signer = match &self.signed_by {
             Some(path) => Some(read_key(path, PublicKey::from_text)?),
@@ -114,7 +124,7 @@ impl FetchArgs {
             return Err(miette!("--batch must not be above --outstanding"));
         }
         Ok(FetchConfig {
-            server: self.from,
+            server: self.server(),
             own: self.bind,
             name: name.clone(),
             target: target.clone(),
@@ -143,6 +153,9 @@ impl FetchArgs {
 }
 
 pub(super) fn fetch(args: &FetchArgs) -> miette::Result<u8> {
+    if let Some(session) = args.frisbee {
+        return super::fetch_frisbee::fetch(args, session);
+    }
     if args.list {
         return list(args);
     }
@@ -209,7 +222,7 @@ fn serving(args: &FetchArgs, clock: Clock) -> Progress {
 /// Prints the images of the server.
 fn list(args: &FetchArgs) -> miette::Result<u8> {
     let key = hosts::key(args.key_file.as_deref())?;
-    let images = match rackweave_imaging::list(args.from, args.bind, key) {
+    let images = match rackweave_imaging::list(args.server(), args.bind, key) {
         Ok(images) => images,
         Err(error) => return ended(error),
     };
@@ -311,12 +324,15 @@ fn report(args: &FetchArgs, event: FetchEvent) {
             let (why, most) = (escaped(&why), &args.give_up);
             status(&format!(
                 "{} does not answer yet ({why}); trying for {most} (--give-up). Does `rackweave image serve` run there?\n",
-                args.from
+                args.server()
             ));
         }
         FetchEvent::ServerLost(why) => {
             let why = escaped(&why);
-            status(&format!("the connection to {} is broken ({why}); trying again\n", args.from));
+            status(&format!(
+                "the connection to {} is broken ({why}); trying again\n",
+                args.server()
+            ));
         }
         FetchEvent::ServerBack => status("the server is there again\n"),
         FetchEvent::NotAccepted(why) => status(&not_accepted(&why)),
@@ -340,7 +356,7 @@ fn written(args: &FetchArgs, to: &str, seconds: f64, fetched: &Fetched) -> Strin
     if *chunks == 0 {
         return format!("{to}: it holds the image already\n");
     }
-    let by_server = from.get(args.from.ip()).copied().unwrap_or(0);
+    let by_server = from.get(args.server().ip()).copied().unwrap_or(0);
     let bytes = size(*bytes);
     let linger = match lingers(args) && fetched.session.is_none() {
         true => format!("; serving others for {}", args.linger),

@@ -42,6 +42,16 @@ pub(super) fn group(text: &str) -> Result<(Ipv4Addr, Option<u16>), String> {
     if is_right { Ok((group, port)) } else { Err(wrong()) }
 }
 
+/// Parses `GROUP:PORT`: any address of multicast, as the choice is another server's.
+pub(super) fn any_group(text: &str) -> Result<(Ipv4Addr, Option<u16>), String> {
+    let session = text
+        .parse()
+        .ok()
+        .filter(|session: &SocketAddrV4| session.ip().is_multicast() && session.port() > 0);
+    let session = session.map(|session| (*session.ip(), Some(session.port())));
+    session.ok_or_else(|| format!("`{text}` is not a group and a port, such as 239.192.0.1:7001"))
+}
+
 /// Resolves `HOST`, or `@FILE` with a host on each line.
 pub(super) fn hosts(option: &str, texts: &[String]) -> miette::Result<Option<BTreeSet<Ipv4Addr>>> {
     if texts.is_empty() {

@@ -2,6 +2,7 @@
 
 mod args;
 mod fetch;
+mod fetch_frisbee;
 mod hosts;
 mod inspect;
 mod keys;

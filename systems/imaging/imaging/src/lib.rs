@@ -40,7 +40,10 @@ mod uploads;
 use std::io;
 use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4};
 
-pub use client::{FetchConfig, FetchError, FetchEvent, Fetched, SessionError, fetch, list};
+pub use client::{
+    FetchConfig, FetchError, FetchEvent, Fetched, FrisbeeFetchConfig, FrisbeeFetchError,
+    FrisbeeFetchEvent, FrisbeeFetched, SessionError, fetch, fetch_frisbee, list,
+};
 pub use hello::HelloError;
 pub use page::PageConfig;
 pub use server::{
@@ -68,15 +71,20 @@ fn bind(address: SocketAddrV4) -> io::Result<(tokio::net::UdpSocket, tokio::net:
     udp.bind(&SocketAddr::V4(address).into())?;
     // The same port for both; the system has chosen it if it was 0.
     let port = udp.local_addr()?.as_socket_ipv4().map_or(address.port(), |it| it.port());
+    let tcp = listen(SocketAddrV4::new(*address.ip(), port))?;
+    Ok((tokio::net::UdpSocket::from_std(udp.into())?, tcp))
+}
+
+/// Opens a TCP listener.
+fn listen(address: SocketAddrV4) -> io::Result<tokio::net::TcpListener> {
+    use socket2::{Domain, Protocol, Socket, Type};
     let tcp = Socket::new(Domain::IPV4, Type::STREAM, Some(Protocol::TCP))?;
     tcp.set_nonblocking(true)?;
     // A process that returns after a crash finds connections of the former one in TIME_WAIT.
     tcp.set_reuse_address(true)?;
-    tcp.bind(&SocketAddr::V4(SocketAddrV4::new(*address.ip(), port)).into())?;
+    tcp.bind(&SocketAddr::V4(address).into())?;
     tcp.listen(1024)?;
-    let udp = tokio::net::UdpSocket::from_std(udp.into())?;
-    let tcp = tokio::net::TcpListener::from_std(tcp.into())?;
-    Ok((udp, tcp))
+    tokio::net::TcpListener::from_std(tcp.into())
 }
 
 /// The TOS byte of control messages: DSCP CS6.

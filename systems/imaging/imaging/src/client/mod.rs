@@ -2,6 +2,7 @@
 
 mod disk;
 mod drive;
+mod emulab;
 mod multicast;
 mod receive;
 mod session;
@@ -31,6 +32,9 @@ use tokio::task::{LocalSet, spawn_blocking, spawn_local};
 use tokio::time::sleep;
 
 use self::disk::{Cache, Disk};
+pub use self::emulab::{
+    FrisbeeFetchConfig, FrisbeeFetchError, FrisbeeFetchEvent, FrisbeeFetched, fetch_frisbee,
+};
 use self::multicast::Outcome;
 pub use self::session::SessionError;
 use self::session::{Place, Session, Shared};
