@@ -52,6 +52,10 @@ pub(crate) struct ServeArgs {
     /// Serve Emulab's Frisbee clients in this group and the next ones: .ndz images only, without keys.
     #[arg(long, value_name = "GROUP[:PORT]", value_parser = hosts::group, conflicts_with = "key_file")]
     frisbee: Option<(Ipv4Addr, Option<u16>)>,
+    /// With --frisbee: tell clients that name an image its group, at this TCP port, as Emulab's master server does.
+    #[arg(long, value_name = "PORT", requires = "frisbee", num_args = 0..=1, require_equals = true,
+        default_missing_value = "64494", value_parser = clap::value_parser!(u16).range(1..))]
+    frisbee_names: Option<u16>,
     /// Hosts that may fetch the only image, or @FILE with one per line. The server ends when all
     /// have it.
     #[arg(long, value_name = "HOST,...|@FILE", value_delimiter = ',')]
@@ -150,6 +154,7 @@ impl ServeArgs {
             rack_prefix: self.rack_prefix,
             multicast: self.multicast.map(session),
             frisbee: self.frisbee.map(session),
+            frisbee_names: self.frisbee_names,
             page: self.page(),
         })
     }
@@ -231,6 +236,9 @@ fn summary(status: &ServerStatus) -> String {
     });
     let images: String = images.collect();
     let done = status.clients.iter().filter(|client| client.complete).count();
+    if status.clients.is_empty() && status.images.iter().any(|image| image.frisbee.is_some()) {
+        return images;
+    }
     format!("{images}{done} of {} hosts have their image\n", status.clients.len())
 }
 
@@ -280,6 +288,9 @@ fn report(args: &ServeArgs, event: ServeEvent) {
                 // Standard output may go to a file that nobody looks at, and this image is served to nobody any more.
                 status(&broken(&why));
             }
+            ServeEvent::FrisbeeSession { image, group } => {
+                tell("frisbee-session", json!({ "image": image, "group": group }));
+            }
             ServeEvent::Frisbee { client, image, change } => {
                 let (name, seconds) = match change {
                     FrisbeeChange::Joined => ("frisbee-joined", None),
@@ -313,6 +324,9 @@ fn report(args: &ServeArgs, event: ServeEvent) {
             format!("serving at {address}; live page: {}\n", url(page))
         }
         ServeEvent::Joined { client, image } => format!("{client} fetches {}\n", escaped(&image)),
+        ServeEvent::FrisbeeSession { image, group } => {
+            format!("Frisbee clients fetch {} from {group}\n", escaped(&image))
+        }
         ServeEvent::Frisbee { client, image, change } => {
             let image = escaped(&image);
             match change {

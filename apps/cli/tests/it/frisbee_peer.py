@@ -15,7 +15,7 @@ CHUNK = 1 << 20
 
 class Team:
     def __init__(self, own, group, port):
-        self.own, self.to = socket.inet_aton(own), (group, int(port))
+        self.own, self.to, self.wrong = socket.inet_aton(own), (group, int(port)), {}
         self.out = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
         self.out.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         self.out.bind((own, int(port)))
@@ -32,18 +32,20 @@ class Team:
         self.out.sendto(struct.pack("<3I", kind, subtype, len(body)) + self.own + body, self.to)
 
     def receive(self):
-        """The next message: source, type, subtype and body; None if nothing comes."""
-        try:
-            bytes, (host, port) = self.sock.recvfrom(2000)
-        except TimeoutError:
-            return None
-        kind, subtype, length = struct.unpack_from("<3I", bytes)
-        assert len(bytes) >= 16 + length, "shorter than it says"
-        assert bytes[12:16] == socket.inet_aton(host), "of another host than it says"
-        assert port == self.to[1], "from another port than the session's"
-        if bytes[12:16] == self.own:
-            return self.receive()
-        return host, kind, subtype, bytes[16:16 + length]
+        """The next message: source, type, subtype and body; None if nothing comes. Wrong ones are counted by their source."""
+        while True:
+            try:
+                bytes, (host, port) = self.sock.recvfrom(2000)
+            except TimeoutError:
+                return None
+            own, of = socket.inet_aton(host), bytes[12:16]
+            if own == self.own:
+                continue
+            kind, subtype, length = struct.unpack_from("<3I", bytes.ljust(12))
+            if len(bytes) < 16 + length or of != own or port != self.to[1]:
+                self.wrong[host] = self.wrong.get(host, 0) + 1
+                continue
+            return host, kind, subtype, bytes[16:16 + length]
 
 
 def client(own, group, port, out, drop=0, stop=0):
@@ -91,6 +93,7 @@ def client(own, group, port, out, drop=0, stop=0):
                 del missing[chunk]
                 if stop and blocks // 1024 - len(missing) >= stop:
                     return
+    assert server not in team.wrong, "messages that are shorter than they say, or not of their sender"
     open(out, "wb").write(data)
     elapsed = int(time.time() - begun)
     team.send(REQUEST, LEAVE2, struct.pack("<2I", number, elapsed) + struct.pack("<I", 1) + bytes(1024))
@@ -105,7 +108,8 @@ def server(own, group, port, image, drop=0):
     while True:
         while got := team.receive():
             host, kind, subtype, body = got
-            assert kind == REQUEST, "clients send requests"
+            if kind != REQUEST or subtype == BLOCK:
+                continue
             if subtype == JOIN:
                 assert len(body) == 4
                 team.send(REPLY, JOIN, struct.pack("<i", chunks * 1024))
@@ -121,6 +125,7 @@ def server(own, group, port, image, drop=0):
                 assert 0 <= chunk < chunks and len(body) == 136 and bits, "a bad request"
                 queue += [(chunk, at) for at in range(1024) if bits >> at & 1]
             elif subtype in (LEAVE, LEAVE2):
+                assert host not in team.wrong, "messages that are shorter than they say, or not of their sender"
                 assert len(body) == (8 if subtype == LEAVE else 1036)
                 print("done", subtype, len(skipped), flush=True)
                 return

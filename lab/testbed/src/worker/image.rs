@@ -163,6 +163,7 @@ impl Server {
             rack_prefix: rack.map(|hosts| (u32::BITS - hosts.ilog2()) as u8),
             multicast,
             frisbee: None,
+            frisbee_names: None,
         };
         let (listening, is_listening) = channel();
         let (problem, problems) = channel();

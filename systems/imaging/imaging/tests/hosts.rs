@@ -69,6 +69,7 @@ impl Server {
             rack_prefix: None,
             multicast: None,
             frisbee: None,
+            frisbee_names: None,
             page: None,
         };
         let (send, events) = channel();

@@ -91,6 +91,7 @@ impl Server {
             rack_prefix: None,
             multicast: Some(MulticastConfig { group, port: None, pace }),
             frisbee: None,
+            frisbee_names: None,
             page: None,
         };
         let (send, events) = channel();
@@ -484,6 +485,7 @@ fn what_cannot_be_multicast_is_refused_with_the_reason() {
             rack_prefix: None,
             multicast: Some(MulticastConfig { group, port, pace: mbps(10) }),
             frisbee: None,
+            frisbee_names: None,
             page: None,
         };
         let catalog = Catalog::open(std::slice::from_ref(&image), &Progress::default()).unwrap();

@@ -2,7 +2,8 @@
 //! programs where `FRISBEE_DIR` names a build of them.
 
 use std::fs;
-use std::net::{SocketAddr, UdpSocket};
+use std::io::Write as _;
+use std::net::{SocketAddr, TcpStream, UdpSocket};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
@@ -107,8 +108,10 @@ fn clients_without_a_connection_fetch_the_file_as_it_is_despite_losses_and_death
     rackweave_testing::needs!(Multicast);
     let session = Session::new(1);
     let mut server = session.serve(&["--to", "127.0.0.2,127.0.0.3", "--rate", "100 Mbps"]);
-    // Nobody answers it, as it is not on the list.
+    // Nobody answers it, as it is not on the list. While others fetch, it would hear what they are sent.
     let stranger = session.fetch(4, &[]);
+    (0..50).for_each(|_| crate::common::nap());
+    drop(stranger);
     let killed = session.fetch(3, &["0", "3"]);
     let lossy = session.fetch(2, &["20"]);
     assert_eq!(killed.end().0, "", "it has ended after three chunks");
@@ -119,7 +122,6 @@ fn clients_without_a_connection_fetch_the_file_as_it_is_despite_losses_and_death
         assert!(fs::read(out).unwrap() == session.image(), "padding included");
     }
     assert_eq!(server.end(), 0, "all hosts of --to say that they have it");
-    drop(stranger);
     assert!(!session.place.path("copy4").exists());
     for event in ["frisbee-joined", "frisbee-left"] {
         let of: Vec<_> = server.events.iter().filter(|it| it["event"] == event).collect();
@@ -130,6 +132,7 @@ fn clients_without_a_connection_fetch_the_file_as_it_is_despite_losses_and_death
     let ended = server.found("ended").unwrap();
     let of = &ended["images"][0]["frisbee"];
     assert!((chunks(of, "left"), chunks(of, "present")) == (2, 0), "{of}");
+    assert_eq!(ended["absent"], serde_json::json!([]), "{ended}");
     assert!(chunks(of, "partial_requests") > 0, "{of}");
     assert!(chunks(&ended, "refused") > 0, "what the stranger sent: {ended}");
     let unpack = ["unpack", "copy2", "--to", "disk2", "-q"];
@@ -174,7 +177,7 @@ fn floods_of_joins_and_requests_keep_nobody_from_the_image() {
                     ] {
                         let _ = socket.send_to(&bytes, to);
                     }
-                    if turn % 16 == 0 {
+                    if turn.is_multiple_of(16) {
                         crate::common::nap();
                     }
                 }
@@ -195,15 +198,46 @@ fn several_images_have_a_group_each_and_one_port() {
     let session = Session::new(3);
     session.place.write_disk("disk", 1 << 20, 3);
     output(peer(&["pack", &session.place.at("disk"), &session.place.at("silver.ndz")]));
-    let server = session.serve(&["silver.ndz"]);
+    let mut server = session.serve(&["silver.ndz"]);
     let next = Session { place: Place::new(1), group: "239.255.96.4".into(), port: session.port };
-    let copies = [session.fetch(2, &[]).end().1, next.fetch(3, &[]).end().1];
-    let mut copies = copies.map(|copy| fs::read(copy).unwrap());
-    let mut images =
-        ["golden.ndz", "silver.ndz"].map(|it| fs::read(session.place.path(it)).unwrap());
-    copies.sort();
-    images.sort();
-    assert!(copies == images, "which image has which group follows from their roots");
+    let first = &session.place;
+    for (session, client, image) in [(&session, 2, "golden.ndz"), (&next, 3, "silver.ndz")] {
+        let (_, copy) = session.fetch(client, &[]).end();
+        server.event("frisbee-joined");
+        assert!(fs::read(copy).unwrap() == fs::read(first.path(image)).unwrap(), "{image}");
+        let group = format!("{}:{}", session.group, session.port + 1);
+        let tells = |it: &serde_json::Value| {
+            it["event"] == "frisbee-session"
+                && it["image"] == image
+                && it["group"] == group.as_str()
+        };
+        assert!(server.events.iter().any(tells), "{:?}", server.events);
+    }
+    server.interrupted();
+}
+
+#[test]
+fn clients_that_know_a_name_are_told_the_session() {
+    rackweave_testing::needs!(Python);
+    rackweave_testing::needs!(Multicast);
+    let session = Session::new(7);
+    let port = free_ports(1);
+    let names = format!("--frisbee-names={port}");
+    let server = session.serve(&[&names, "--to", "127.0.0.1"]);
+    let ask = |name: &str, port: u16| output(peer(&["ask", SERVER, &port.to_string(), name, "1"]));
+    let bytes = session.image().len();
+    let told = format!("0 2 1 {SERVER} {} {} {bytes} 0\n", session.group, session.port + 1);
+    assert_eq!([ask("golden", port), ask("golden.ndz", port)], [told.clone(), told]);
+    assert!(ask("silver", port).starts_with("3 0 0 "), "no such image");
+    // What is no request is not answered, and keeps nobody from asking.
+    let mut open: Vec<_> = (0..100).map(|_| TcpStream::connect((SERVER, port)).unwrap()).collect();
+    for stream in &mut open {
+        stream.write_all(&[7; 272]).unwrap();
+    }
+    assert!(ask("golden", port).starts_with("0 2 1 "));
+    server.interrupted();
+    let server = session.serve(&[&names, "--to", "127.0.0.2"]);
+    assert!(ask("golden", port).starts_with("4 0 0 "), "not for this host");
     server.interrupted();
 }
 
@@ -223,6 +257,100 @@ fn what_frisbee_cannot_carry_is_refused_with_the_reason() {
     assert!(said_of.contains("`golden` is not in Frisbee's format (.ndz)"), "{said_of}");
     let said_of = said(&["--key-file", "key"]);
     assert!(said_of.contains("cannot be used with"), "{said_of}");
+}
+
+impl Session {
+    /// Starts the peer as the server at 127.0.0.9.
+    fn peer_serves(&self, more: &[&str]) -> Peer {
+        let (image, port) = (self.place.at("golden.ndz"), (self.port + 1).to_string());
+        let arguments = ["server", "127.0.0.9", &self.group, &port, &image];
+        let mut command = peer(&[&arguments[..], more].concat());
+        let child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+        Peer { child: Some(child), out: PathBuf::new() }
+    }
+
+    /// Fetches from it as 127.0.0.`client`.
+    fn fetches(&self, client: u8, more: &[&str]) -> Process {
+        let (from, bind) =
+            (format!("{}:{}", self.group, self.port + 1), format!("127.0.0.{client}"));
+        let to = format!("copy{client}.ndz");
+        let arguments = ["fetch", "--frisbee", &from, "--bind", &bind, "--to", &to, "--json"];
+        Process::start(self.place.command(&[&arguments[..], more].concat()))
+    }
+}
+
+#[test]
+fn an_image_is_fetched_from_a_server_that_knows_frisbee_only() {
+    rackweave_testing::needs!(Python);
+    rackweave_testing::needs!(Multicast);
+    let session = Session::new(5);
+    // It is not known yet that it will answer, and another host says what is not so.
+    let mut early = session.fetches(2, &["--from", "127.0.0.9"]);
+    let to = SocketAddr::new(session.group.parse().unwrap(), session.port + 1);
+    let liar = UdpSocket::bind(SocketAddr::from(([127, 0, 0, 8], to.port()))).unwrap();
+    let words = |kind: u32, subtype: u32, rest: &[u32]| {
+        let head = [kind, subtype, 4 * rest.len() as u32].map(u32::to_le_bytes).concat();
+        let rest = rest.iter().flat_map(|word| word.to_le_bytes());
+        [&head[..], &[127, 0, 0, 8], &rest.collect::<Vec<_>>()].concat()
+    };
+    for block in 0..1024 {
+        liar.send_to(&words(2, 1, &[1024]), to).unwrap();
+        liar.send_to(&words(1, 3, &[&[0, block][..], &[7; 256]].concat()), to).unwrap();
+    }
+    let server = session.peer_serves(&["30"]);
+    assert_eq!(early.end(), 0, "{:?}", early.events);
+    let written = early.found("written").unwrap();
+    assert_eq!((&written["server"], &written["with_sha1"]), (&"127.0.0.9".into(), &0.into()));
+    assert!(chunks(&written, "retries") > 0, "{written}");
+    assert!(fs::read(session.place.path("copy2.ndz")).unwrap() == session.image());
+    let (said, _) = server.end();
+    // LEAVE2, after losses.
+    assert!(said.contains("done 5 ") && !said.contains("done 5 0\n"), "{said}");
+}
+
+#[test]
+fn an_image_whose_chunks_are_damaged_is_not_kept() {
+    rackweave_testing::needs!(Python);
+    rackweave_testing::needs!(Multicast);
+    let session = Session::new(6);
+    let mut image = session.image();
+    image[(3 << 20) + 5000] ^= 1;
+    fs::write(session.place.path("golden.ndz"), image).unwrap();
+    let _server = session.peer_serves(&[]);
+    let mut client = session.fetches(2, &["--give-up", "20 s"]);
+    assert_eq!(client.end(), 1);
+    let why = client.found("failed").unwrap()["error"].to_string();
+    assert!(why.contains("16 chunks in a row were not those of an image"), "{why}");
+    assert!(client.found("damaged-blocks").is_some());
+    for name in ["copy2.ndz", "copy2.ndz.part"] {
+        assert!(!session.place.path(name).exists());
+    }
+    let mut nobody = session.fetches(3, &["--give-up", "1 s", "--from", "127.0.0.7"]);
+    assert_eq!(nobody.end(), 1);
+    let why = nobody.found("failed").unwrap()["error"].to_string();
+    assert!(why.contains("no server has answered"), "{why}");
+}
+
+#[test]
+fn an_image_is_packed_that_others_unpack() {
+    rackweave_testing::needs!(Python);
+    let place = Place::new(1);
+    place.write_disk("disk", (3 << 20) + 1000, 7);
+    let file = fs::File::options().write(true).open(place.path("disk")).unwrap();
+    std::os::unix::fs::FileExt::write_all_at(&file, &vec![0; 1 << 20], 1 << 20).unwrap();
+    let pack = |more: &[&str]| {
+        let arguments = ["pack", "disk", "--to", "disk.ndz", "--format", "ndz", "-q"];
+        place.command(&[&arguments[..], more].concat()).output().unwrap()
+    };
+    let refused = pack(&["--name", "golden"]);
+    assert_eq!(refused.status.code(), Some(2));
+    let said = String::from_utf8_lossy(&refused.stderr).into_owned();
+    assert!(said.contains("--name has no place in Frisbee's format"), "{said}");
+    assert!(pack(&[]).status.success());
+    output(peer(&["unpack", &place.at("disk.ndz"), &place.at("copy")]));
+    let read = |name: &str| fs::read(place.path(name)).unwrap();
+    assert!(read("copy") == read("disk"));
+    assert_eq!(read("disk.ndz").len(), 3 << 20, "what no compression shortens, and zeros");
 }
 
 /// Namespaces at one bridge, which are removed on drop: the server's is 0, with 10.9.0.1.
@@ -272,14 +400,6 @@ impl Spaces {
         command.current_dir(folder).stdin(Stdio::null());
         command
     }
-
-    /// Has a host lose this part of what arrives.
-    fn lose(&self, host: u8, part: &str) {
-        let port = format!("p{host}");
-        let arguments = ["-n", &self.name("sw"), "qdisc", "add", "dev", &port, "root", "netem"];
-        let mut tc = Command::new("tc");
-        assert!(tc.args(arguments).args(["loss", part]).status().unwrap().success());
-    }
 }
 
 impl Drop for Spaces {
@@ -303,13 +423,12 @@ fn program(name: &str) -> PathBuf {
 fn emulabs_client_fetches_from_this_server_despite_losses() {
     rackweave_testing::needs!(Frisbee);
     rackweave_testing::needs!(NetAdmin);
-    let (spaces, place) = (Spaces::new("serve", 4), Place::new(1));
+    let (spaces, place) = (Spaces::new("serve", 3), Place::new(1));
     place.write_disk("disk", 24 << 20, 5);
     let folder = place.folder.path();
     let mut imagezip = Command::new(program("imagezip"));
     imagezip.args(["-r", "disk", "golden.ndz"]).current_dir(folder);
     output(imagezip);
-    spaces.lose(2, "1%");
     let mut serve = spaces.at(0, folder, COMMAND);
     serve.args([
         "image",
@@ -321,20 +440,22 @@ fn emulabs_client_fetches_from_this_server_despite_losses() {
         "--rate",
         "200 Mbps",
     ]);
-    serve.args(["--listen", "10.9.0.1", "--frisbee", "239.255.96.20:7001"]);
+    serve.args(["--listen", "10.9.0.1", "--frisbee", "239.255.96.20:7001", "--frisbee-names"]);
     serve.args(["--to", "10.9.0.2,10.9.0.3"]);
     let mut server = Process::start(serve);
     server.event("listening");
     let client = |host: u8, more: &[&str], to: &str| {
         let own = format!("10.9.0.{}", host + 1);
         let mut client = spaces.at(host, folder, program("frisbee"));
-        client.args(["-i", &own, "-m", "239.255.96.20", "-p", "7001"]).args(more).arg(to);
+        let session = ["-m", "239.255.96.20", "-p", "7001"];
+        let named = ["-S", "10.9.0.1", "-F", "golden"];
+        let whence = if more.contains(&"-N") { named } else { session };
+        client.args(["-i", &own]).args(whence).args(more).arg(to);
         client.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap()
     };
-    // It is not on the list, and nothing is heard of the third one after a while.
-    let mut stranger = client(3, &[], "copy3");
     let mut killed = client(1, &[], "killed");
-    let clients = [client(2, &[], "copy2")];
+    // A socket that has room for a few packets loses others.
+    let clients = [client(2, &["-k", "16"], "copy2")];
     server.event("frisbee-joined");
     crate::common::nap();
     killed.kill().unwrap();
@@ -346,9 +467,41 @@ fn emulabs_client_fetches_from_this_server_despite_losses() {
         assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     }
     assert_eq!(server.end(), 0);
-    stranger.kill().unwrap();
-    stranger.wait().unwrap();
     let read = |name: &str| fs::read(place.path(name)).unwrap();
     assert!(read("copy1") == read("golden.ndz") && read("copy2") == read("disk"));
-    assert!(fs::metadata(place.path("copy3")).is_ok_and(|found| found.len() == 0));
+}
+
+#[test]
+fn emulabs_server_serves_this_client_and_imageunzip_what_is_packed_here() {
+    rackweave_testing::needs!(Frisbee);
+    rackweave_testing::needs!(NetAdmin);
+    let (spaces, place) = (Spaces::new("fetch", 3), Place::new(1));
+    place.write_disk("disk", (24 << 20) + 5 * 512, 6);
+    let folder = place.folder.path();
+    let pack = ["pack", "disk", "--to", "golden.ndz", "--format", "ndz", "-q"];
+    assert!(place.command(&pack).status().unwrap().success());
+    let mut imageunzip = Command::new(program("imageunzip"));
+    imageunzip.args(["golden.ndz", "unzipped"]).current_dir(folder);
+    output(imageunzip);
+    let read = |name: &str| fs::read(place.path(name)).unwrap();
+    assert!(read("unzipped") == read("disk"));
+    let mut server = spaces.at(0, folder, program("frisbeed"));
+    server.args(["-i", "10.9.0.1", "-m", "239.255.96.21", "-p", "7001", "-W", "200000000"]);
+    let server = server.arg("golden.ndz").stdout(Stdio::null()).stderr(Stdio::null()).spawn();
+    let _server = Peer { child: Some(server.unwrap()), out: PathBuf::new() };
+    let client = |host: u8| {
+        let mut fetch = spaces.at(host, folder, COMMAND);
+        fetch.args(["image", "fetch", "--frisbee", "239.255.96.21:7001", "--json"]);
+        Process::start({
+            fetch.args(["--to", &format!("copy{host}.ndz")]);
+            fetch
+        })
+    };
+    let mut clients = [client(1), client(2)];
+    for client in &mut clients {
+        assert_eq!(client.end(), 0, "{:?}", client.events);
+        let written = client.found("written").unwrap();
+        assert_eq!(written["with_sha1"], written["chunks"], "{written}");
+    }
+    assert!(read("copy1.ndz") == read("golden.ndz") && read("copy2.ndz") == read("golden.ndz"));
 }

@@ -287,6 +287,7 @@ impl Running {
             rack_prefix: None,
             multicast: None,
             frisbee: None,
+            frisbee_names: None,
             page: Some(page_config()),
         };
         let progress = Arc::new(Progress::default());
@@ -636,6 +637,7 @@ fn a_page_that_is_not_required_may_fail() {
         rack_prefix: None,
         multicast: None,
         frisbee: None,
+        frisbee_names: None,
         page: Some(PageConfig { listen, is_required, ..page_config() }),
     };
     let stopped = Progress::default();

@@ -4,6 +4,7 @@ mod catalog;
 mod drive;
 mod frisbee;
 mod multicast;
+mod names;
 mod sessions;
 mod view;
 
@@ -64,6 +65,8 @@ pub struct ServeConfig {
     pub multicast: Option<MulticastConfig>,
     /// Whether Emulab's Frisbee clients are served, too, and how. They have no connection to the server, and no key.
     pub frisbee: Option<MulticastConfig>,
+    /// The TCP port at which Frisbee clients are told the session of an image that they name.
+    pub frisbee_names: Option<u16>,
     /// The live page and metrics.
     pub page: Option<PageConfig>,
 }
@@ -128,6 +131,13 @@ pub enum ServeEvent {
         image: String,
         /// The error of its socket.
         why: String,
+    },
+    /// Frisbee clients are served.
+    FrisbeeSession {
+        /// The name of the image.
+        image: String,
+        /// Group and port.
+        group: String,
     },
     /// A Frisbee client has joined or left, or is forgotten. Messages that nobody can verify say so.
     Frisbee {
@@ -611,10 +621,22 @@ async fn run(
     for driver in multicast::open(config, &inner, listening.port())? {
         spawn_local(driver.run());
     }
+    let names = match config.frisbee_names {
+        None => None,
+        Some(port) => {
+            let address = SocketAddrV4::new(*config.listen.ip(), port);
+            let bind = |source| ServeError::Bind { address, source };
+            let listener = crate::listen(address).map_err(bind)?;
+            Some(spawn_local(names::answer(listener, Rc::clone(&inner))))
+        }
+    };
     on_event(ServeEvent::Listening { address: listening, page });
     let accepting = spawn_local(sessions::accept(Acceptor::new(tcp, clock), Rc::clone(&inner)));
     let served = drive::run(config, &inner, progress, view, on_event).await;
     inner.end().await;
     accepting.abort();
+    if let Some(names) = names {
+        names.abort();
+    }
     served
 }

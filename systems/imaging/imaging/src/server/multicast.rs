@@ -158,7 +158,12 @@ fn sessions(
         own => own,
     };
     let mut drivers = Vec::new();
-    for (index, (number, entry)) in inner.catalog.iter().enumerate() {
+    let mut entries: Vec<_> = inner.catalog.iter().collect();
+    if whom == For::Frisbee {
+        // People tell clients which group is an image's.
+        entries.sort_by_key(|(_, entry)| entry.name());
+    }
+    for (index, (number, entry)) in entries.into_iter().enumerate() {
         let manifest = entry.image.manifest();
         // An image without chunks is complete at once, everywhere.
         if manifest.chunks() == 0 {
@@ -191,6 +196,10 @@ fn sessions(
             unsent: 0,
         };
         inner.multicast.borrow_mut().insert((number, whom), session);
+        if whom == For::Frisbee {
+            let (image, group) = (entry.name().to_owned(), group.to_string());
+            inner.event(ServeEvent::FrisbeeSession { image, group });
+        }
         let entry = Arc::clone(entry);
         let (read, reads) = unbounded_channel();
         let (chunks, reading) = (BTreeMap::new(), BTreeSet::new());
@@ -227,7 +236,8 @@ fn layout(whom: For, entry: &Entry) -> Result<Layout, String> {
     }
     if manifest.head().format != Format::Ndz {
         return Err(format!(
-            "the image `{name}` is not in Frisbee's format (.ndz), the only one that its clients read"
+            "the image `{name}` is not in Frisbee's format (.ndz), the only one that its clients read: unpack it, and pack the disk with \
+             --format ndz"
         ));
     }
     let bytes = u64::from(manifest.chunks()) * ndz::CHUNK as u64;

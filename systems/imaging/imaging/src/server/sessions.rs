@@ -236,6 +236,7 @@ mod tests {
             rack_prefix: None,
             multicast: None,
             frisbee: None,
+            frisbee_names: None,
             page: None,
         };
         let (udp, tcp) = crate::bind(config.listen).unwrap();

@@ -1,6 +1,7 @@
 //! What a server shows.
 
 use std::collections::BTreeMap;
+use std::net::Ipv4Addr;
 use std::sync::Arc;
 
 use rackweave_core::visible;
@@ -44,6 +45,12 @@ impl View {
         let sent_of = inner.sent_of.borrow();
         let sessions = inner.multicast.borrow();
         let receivers = inner.receivers.iter().flatten();
+        // Frisbee's clients are not among the guests.
+        let complete = inner.complete.borrow();
+        let was_here = |address: &Ipv4Addr| {
+            guests.contains_key(address)
+                || complete.range((*address, 0)..=(*address, u32::MAX)).next().is_some()
+        };
         let mut clients: Vec<ClientView> =
             guests.iter().map(|(address, guest)| client(inner, now, *address, guest)).collect();
         compare(guests.values().zip(&mut clients));
@@ -72,7 +79,7 @@ impl View {
                 })
                 .collect(),
             clients,
-            absent: receivers.filter(|address| !guests.contains_key(address)).copied().collect(),
+            absent: receivers.filter(|address| !was_here(address)).copied().collect(),
             chunks_sent: sent_of.values().map(|(chunks, _)| chunks).sum(),
             bytes_sent: sent,
             send_rate: self.rate,
@@ -105,7 +112,7 @@ fn frisbee(of: &Session) -> FrisbeeView {
     FrisbeeView { session: session(of), present, joined, left, silent }
 }
 
-fn client(inner: &Inner, now: Time, address: std::net::Ipv4Addr, guest: &Guest) -> ClientView {
+fn client(inner: &Inner, now: Time, address: Ipv4Addr, guest: &Guest) -> ClientView {
     let age = now.since(guest.seen);
     let serves = inner.holders.as_ref().is_none_or(|holders| holders.contains(&address));
     ClientView {
@@ -191,8 +198,6 @@ fn slow(guest: &Guest, now: Time) -> Option<String> {
 
 #[cfg(test)]
 mod tests {
-    use std::net::Ipv4Addr;
-
     use super::*;
     use crate::page::tests::client as shown;
     use crate::status::ClientStatus;
