@@ -119,7 +119,7 @@ impl Image {
         self.file.read_exact_at(stored, described.offset).map_err(ImageError::read(&self.path))
     }
 
-    /// Reads a chunk of an `.ndz` file with its padding: [`ndz::CHUNK`] bytes, of which the first [`Chunk::stored`](crate::Chunk) are those
+    /// Reads a chunk of an `.ndz` file with its padding: [`ndz::CHUNK`] bytes. The first [`Chunk::stored`](crate::Chunk) are those
     /// of [`Self::read`].
     ///
     /// # Errors

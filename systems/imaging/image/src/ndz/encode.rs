@@ -135,7 +135,7 @@ impl<'a> Encoder<'a> {
         Ok(())
     }
 
-    /// Ends an image of this many bytes, of which the data have been passed, in whole sectors; so what is behind its end is padding.
+    /// Ends an image of this many bytes, whose data have been passed in whole sectors: what is behind its end is padding.
     ///
     /// # Errors
     /// Those of the sink.

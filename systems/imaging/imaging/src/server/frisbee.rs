@@ -33,7 +33,7 @@ pub(super) struct MemberCounts {
 
 /// Clients that are remembered, if no list says which ones there are. Others are served and not shown.
 const MOST_MEMBERS: usize = 1024;
-/// How long a client is remembered of which nothing is heard. One whose disk is slow is silent until a buffer is free.
+/// How long a silent client is remembered. One whose disk is slow is silent until a buffer is free.
 const SILENCE: Span = Span::from_secs(300);
 /// Changes that are reported in a second, at most: forged messages must not fill a log.
 const MOST_REPORTS: u32 = 50;

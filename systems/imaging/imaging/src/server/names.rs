@@ -1,5 +1,5 @@
-//! Answers for Emulab's Frisbee clients that know the name of an image only: the messages of its master server, of which a session
-//! that runs is all that there is here.
+//! Answers for Emulab's Frisbee clients that know the name of an image only: the messages of its master server, which here knows
+//! the sessions that run.
 
 use std::io;
 use std::net::{Ipv4Addr, SocketAddr};
