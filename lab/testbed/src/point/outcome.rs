@@ -73,6 +73,7 @@ impl PointRun<'_> {
             capture: Vec::new(),
             waiting: Vec::new(),
             backlog: None,
+            deadlock: Vec::new(),
             peak_packets: 0,
             verified_messages: ends.clone().map(|end| end.verified).sum(),
         };
