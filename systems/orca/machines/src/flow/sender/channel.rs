@@ -54,6 +54,8 @@ pub(super) struct Channel {
     pub(super) stalled_since: Option<Time>,
     /// How often the time between probes has doubled.
     pub(super) probe_backoff: u8,
+    /// The bytes of probes since then, to one receiver.
+    pub(super) probed: u64,
     /// The range of a cell whose first bytes alone were retransmitted, to a receiver that full packets do not reach.
     pub(super) rest: Option<(u64, u64)>,
 }
@@ -75,6 +77,7 @@ impl Channel {
             last_sent: now,
             stalled_since: None,
             probe_backoff: 0,
+            probed: 0,
             rest: None,
         }
     }
@@ -97,7 +100,8 @@ impl Channel {
 
     /// Records progress, by new data or a report: the channel is not stalled.
     pub(super) const fn on_progress(&mut self, now: Time) {
-        (self.last_progress, self.stalled_since, self.probe_backoff) = (now, None, 0);
+        (self.last_progress, self.stalled_since) = (now, None);
+        (self.probe_backoff, self.probed) = (0, 0);
     }
 
     /// Returns the retransmission timeout, after which a report must have covered what was sent. `report_delay` is how

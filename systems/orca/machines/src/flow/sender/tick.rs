@@ -17,7 +17,8 @@ const IDLE_AFTER: Span = Span::from_ms(200);
 /// The interval before the first repetition of an unanswered control packet; it doubles up to the maximum.
 const CONTROL_RETRY: Span = Span::from_ms(10);
 const CONTROL_RETRY_MAX: Span = Span::from_ms(500);
-/// How long a stall is probed at short intervals.
+/// How long a stall is probed at short intervals. Where no agent may have failed, their probes have no more bytes than all that was
+/// sent: a short stream would be repeated many times to a host that is busy.
 const PROBE_FAST_FOR: Span = Span::from_ms(50);
 /// The part of its length after which a longer stall is probed again while an agent may be being replaced.
 const PROBE_PART: u64 = 16;
@@ -188,7 +189,7 @@ impl Sender {
         let timeout = group.congestion.rto() + report_delay;
         match group.stalled_since {
             // Queues have drained by now, so two of the shortest round trips suffice.
-            Some(since) if group.last_progress.since(since) < PROBE_FAST_FOR => {
+            Some(since) if self.probes_often(group.last_progress.since(since)) => {
                 let round_trips = group.congestion.min_rtt().saturating_mul(2);
                 round_trips.max(PROBE_MIN).min(timeout.max(PROBE_MIN))
             }
@@ -203,6 +204,12 @@ impl Sender {
             }
             _ => (timeout * (1 << group.probe_backoff.min(8))).clamp(PROBE_MIN, PROBE_MAX),
         }
+    }
+
+    /// Returns whether a stall of this length is probed at short intervals.
+    fn probes_often(&self, stalled: Span) -> bool {
+        let is_cheap = self.group.probed < self.group.head;
+        stalled < PROBE_FAST_FOR && (is_cheap || self.agent_wait > Span::ZERO)
     }
 
     /// If data is in flight but no report shows progress, retransmits the last packet. Its receivers answer with what
@@ -230,7 +237,9 @@ impl Sender {
         }
         let since = *self.group.stalled_since.get_or_insert(self.group.last_progress);
         self.group.last_progress = now;
-        if now.since(since) >= PROBE_FAST_FOR.max(self.agent_wait) {
+        let stalled = now.since(since);
+        self.group.probed += u64::from(self.config.payload).min(head);
+        if !self.probes_often(stalled) && stalled >= self.agent_wait {
             self.group.probe_backoff = self.group.probe_backoff.saturating_add(1);
         }
         self.timers.probe_at = now.saturating_add(self.probe_wait());
