@@ -6,7 +6,7 @@ use serde_json::json;
 
 use super::args::SendArgs;
 use super::items::Names;
-use super::outcome::{amount, deleted, shortfall};
+use super::outcome::{amount, deleted, hidden, shortfall};
 use crate::shell::{escaped, events, exit, print, size, status};
 
 /// Reports what would be sent to whom. `failures` says for each receiver why it would get nothing, or not delete.
@@ -35,7 +35,7 @@ pub(super) fn report(
         let lacks = amount(lacks, lacking.as_ref());
         text += &format!("{address}  would get {lacks}, already there {}", size(there));
         if let Some(deleted) = deleted(deletion) {
-            text += &format!(", would delete {}", deleted.entries);
+            text += &format!(", would delete {}{}", deleted.entries, hidden(deleted));
         }
         text += "\n";
     }
@@ -59,6 +59,7 @@ fn result(receivers: &[CastReceiver], content: u64) -> miette::Result<u8> {
                 "bytes": progress.there.map(|there| content.saturating_sub(there)),
                 "there_bytes": progress.there, "deleted": deleted.map(|it| it.entries),
                 "not_deleted": deleted.map(|it| it.failed), "unnamed": deleted.map(Deleted::unnamed),
+                "closed": deleted.map(|it| it.hidden),
                 "error": shortfall(receiver),
             })
         })

@@ -127,6 +127,15 @@ pub(super) fn undeleted(deletion: &Deletion) -> Option<String> {
     }
 }
 
+/// Returns in words what a dry run has not looked into.
+pub(super) fn hidden(deleted: &Deleted) -> String {
+    match deleted.hidden {
+        0 => String::new(),
+        1 => " and what 1 folder has, which is closed to its owner".to_owned(),
+        count => format!(" and what {count} folders have, which are closed to their owner"),
+    }
+}
+
 /// Returns what could not be deleted, and why that may be.
 fn failures(deleted: &Deleted) -> Option<String> {
     let first = deleted.failures.first().map(|path| String::from_utf8_lossy(path));
@@ -136,7 +145,7 @@ fn failures(deleted: &Deleted) -> Option<String> {
             count => format!(" and {}", others(count - 1)),
         };
         format!(
-            "cannot delete {}{others}: not its user's to delete or, in a dry run, to look into, on another file system or mount, or deeper than 200 folders",
+            "cannot delete {}{others}: not its user's to delete or to look into, on another file system or mount, or deeper than 200 folders",
             first.unwrap_or_default()
         )
     })
@@ -364,7 +373,8 @@ pub(super) fn report_comparison(
             text += &format!("deleted {}\n", escaped(&String::from_utf8_lossy(path)));
         }
         let would = if purpose.dry_run { "would delete" } else { "deleted" };
-        text += &format!("{from}: {would} {} files and folders\n", deleted.entries);
+        let hidden = hidden(deleted);
+        text += &format!("{from}: {would} {} files and folders{hidden}\n", deleted.entries);
         if let Some(failures) = failures(deleted) {
             status(&format!("error: {from}: {}\n", escaped(&failures)));
         }

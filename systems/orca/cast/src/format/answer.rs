@@ -1,7 +1,7 @@
 //! A receiver's answer to a manifest. The format is Rackweave's.
 //!
 //! ```text
-//! kinds(1)  what is lacking: a bit for each entry  [differences]  [obstacle]  [entries(8) failed(8) deleted failures]
+//! kinds(1)  what is lacking: a bit for each entry  [differences]  [obstacle]  [entries(8) failed(8) hidden(8) deleted failures]
 //! kinds: 16 times that of the obstacle, 0 for none, 8 with differences, and the deletion: 0 none, 1 refused, 2 done and 3 not done,
 //!        with the numbers behind
 //! differences: runs of entries with the same one, until all have one: difference(1) entries(2)
@@ -17,7 +17,7 @@ use super::MAX_PATH;
 const MAX_NAMED: usize = 256 << 10;
 
 /// The length in bytes of what an answer has behind [`Lacking`], without paths.
-const NUMBERS: usize = 8 + 8 + 4 + 4;
+const NUMBERS: usize = 8 + 8 + 8 + 4 + 4;
 
 /// The length in bytes of a run of differences, and the most entries of one.
 const RUN: usize = 3;
@@ -187,9 +187,10 @@ impl Deletion {
             (Self::Done(mut deleted), Self::Done(later) | Self::NotDone(later)) => {
                 let entries = deleted.entries.saturating_add(later.entries);
                 let failed = deleted.failed.saturating_add(later.failed);
+                let hidden = deleted.hidden.saturating_add(later.hidden);
                 later.paths.into_iter().for_each(|path| deleted.add(path));
                 later.failures.into_iter().for_each(|path| deleted.fail(path));
-                (deleted.entries, deleted.failed) = (entries, failed);
+                (deleted.entries, deleted.failed, deleted.hidden) = (entries, failed, hidden);
                 if is_done { Self::Done(deleted) } else { Self::NotDone(deleted) }
             }
             (_, later) => later,
@@ -204,6 +205,8 @@ pub struct Deleted {
     pub entries: u64,
     /// The number of files and directories that should have been deleted, and could not be.
     pub failed: u64,
+    /// The number of directories that a dry run has not looked into, because they are closed to their owner.
+    pub hidden: u64,
     /// Paths of deleted ones. The path of a directory ends with a slash.
     pub paths: Vec<Vec<u8>>,
     /// Paths of files and directories that could not be deleted.
@@ -243,7 +246,7 @@ impl Deleted {
     }
 
     fn encode(&self, out: &mut Vec<u8>) {
-        for number in [self.entries, self.failed] {
+        for number in [self.entries, self.failed, self.hidden] {
             out.extend_from_slice(&number.to_be_bytes());
         }
         for paths in [&self.paths, &self.failures] {
@@ -256,13 +259,13 @@ impl Deleted {
     }
 
     fn decode(mut bytes: &[u8]) -> Option<Self> {
-        let mut numbers = [0; 2];
+        let mut numbers = [0; 3];
         for number in &mut numbers {
             let (first, rest) = bytes.split_first_chunk()?;
             (*number, bytes) = (u64::from_be_bytes(*first), rest);
         }
-        let [entries, failed] = numbers;
-        let mut this = Self { entries, failed, ..Self::default() };
+        let [entries, failed, hidden] = numbers;
+        let mut this = Self { entries, failed, hidden, ..Self::default() };
         for paths in [&mut this.paths, &mut this.failures] {
             let (count, mut rest) = bytes.split_first_chunk::<4>()?;
             for _ in 0..u32::from_be_bytes(*count) {
@@ -448,6 +451,7 @@ mod tests {
             let mut done = Deleted::default();
             deleted.iter().for_each(|path| done.add(path.clone()));
             deleted.iter().skip(3).for_each(|path| done.fail(path.clone()));
+            done.hidden = noise.len() as u64;
             let deletion = match kind {
                 0 => Deletion::None,
                 1 => Deletion::Refused,

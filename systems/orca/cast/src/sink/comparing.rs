@@ -254,8 +254,6 @@ impl<'a> Found<'a> {
     /// the cause is reported.
     fn change(&mut self, places: &mut Places<'_>, targets: &Targets<'_>) -> Result<(), SinkError> {
         let manifest = self.manifest;
-        // The entries in each directory that is synced in the end.
-        let mut changed: BTreeMap<&[u8], Vec<u32>> = BTreeMap::new();
         let links = std::mem::take(&mut self.links).into_iter().map(|number| (number, None));
         let changes = std::mem::take(&mut self.changes).into_iter();
         let changes = links.chain(changes.map(|(number, found)| (number, Some(found))));
@@ -269,13 +267,29 @@ impl<'a> Found<'a> {
                     places.change(copy.as_ref().unwrap_or(header), found)?
                 }
             };
-            match is_changed {
-                false => self.lack_names(number, targets),
-                true if header.is_directory() => {}
-                true => changed.entry(split(&header.path).0).or_default().push(number),
+            if !is_changed {
+                self.lack_names(number, targets);
             }
         }
-        for (folder, numbers) in changed.into_iter().filter(|_| places.config.sync) {
+        if places.config.sync {
+            self.sync_names(places, targets)?;
+        }
+        Ok(())
+    }
+
+    /// Makes the names permanent of what is there: whoever made them may have been killed before. Each directory is synced once.
+    fn sync_names(
+        &mut self,
+        places: &mut Places<'_>,
+        targets: &Targets<'_>,
+    ) -> Result<(), SinkError> {
+        let mut there: BTreeMap<&[u8], Vec<u32>> = BTreeMap::new();
+        for (number, entry) in (0..).zip(&self.manifest.entries) {
+            if !self.lacking.contains(number) {
+                there.entry(split(&entry.header.path).0).or_default().push(number);
+            }
+        }
+        for (folder, numbers) in there {
             if !places.sync(folder)? {
                 numbers.into_iter().for_each(|number| self.lack_names(number, targets));
             }

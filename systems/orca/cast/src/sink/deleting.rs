@@ -6,8 +6,9 @@
 //! 3. No link is followed: a link is removed itself, and each directory is opened in its parent.
 //!
 //! Rackweave's own: progress of transfers stays, as do incomplete files that another transfer writes, but no link that a killed
-//! transfer has left before it had its name. What is on another file
-//! system or another mount is not deleted, which is a failure. A dry run changes no mode: what it cannot look into it counts as failed.
+//! transfer has left before it had its name, be it in the folder of the receiver itself. What is on another file
+//! system or another mount is not deleted, which is a failure. A dry run changes no mode: directories that are closed to their owner it
+//! only counts.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::{OsStr, OsString};
@@ -33,7 +34,10 @@ struct Deleting<'a> {
     known: BTreeMap<&'a [u8], BTreeSet<&'a [u8]>>,
     /// The file system of the present directory of the manifest, and the mount of it.
     device: (u64, u64),
+    /// Whether nothing is removed.
     dry_run: bool,
+    /// Whether directories that are closed to their owner stay so, and nobody looks into them.
+    keeps_modes: bool,
     deleted: Deleted,
 }
 
@@ -65,8 +69,10 @@ pub(super) fn delete(
         known,
         device: (0, 0),
         dry_run,
+        keeps_modes: dry_run,
         deleted: Deleted::default(),
     };
+    this.clean_top()?;
     let mut opened = Opened::new(root, dry_run);
     for entry in manifest.entries.iter().filter(|entry| entry.header.is_directory()) {
         let header = &entry.header;
@@ -74,6 +80,10 @@ pub(super) fn delete(
         let (Some(found), Some(dir)) = (above.entry(name).stat(), above.existing(name)?) else {
             continue;
         };
+        if this.hides(&found) {
+            this.deleted.hidden += 1;
+            continue;
+        }
         this.device = (found.id.0, dir.mount());
         this.open_up(&dir, &found);
         this.clean(&dir, &header.path)?;
@@ -107,9 +117,10 @@ pub(super) fn make_room(
             known: BTreeMap::new(),
             device: (0, 0),
             dry_run,
+            keeps_modes: manifest.purpose.dry_run,
             deleted: Deleted::default(),
         };
-        let (mut opened, mut obstacle) = (Opened::new(root, dry_run), None);
+        let (mut opened, mut obstacle) = (Opened::new(root, this.keeps_modes), None);
         for (kind, path) in entries {
             let Some((above, name)) = opened.parent(path)? else { continue };
             let Some(found) = above.entry(name).stat() else { continue };
@@ -138,15 +149,47 @@ fn is_single(found: &Stat) -> bool {
 impl Deleting<'_> {
     /// Lets what is in a directory be deleted. What the system refuses then fails.
     fn open_up(&self, dir: &Dir, found: &Stat) {
-        if !self.dry_run && found.is_own {
+        if !self.keeps_modes && found.is_own {
             let _ = dir.open_up(found.mode);
         }
     }
 
     /// Gives a directory that stays the mode that it had before [`Self::open_up`].
     fn close(&self, dir: &Dir, found: &Stat) {
-        if !self.dry_run && found.is_own && found.mode & 0o700 != 0o700 {
+        if !self.keeps_modes && found.is_own && found.mode & 0o700 != 0o700 {
             let _ = dir.set_mode(found.mode);
+        }
+    }
+
+    /// Whether a directory stays closed that is opened up otherwise.
+    fn hides(&self, found: &Stat) -> bool {
+        self.keeps_modes
+            && found.is_own
+            && found.mode & 0o500 != 0o500
+            && !rustix::process::geteuid().is_root()
+    }
+
+    /// Deletes links that killed transfers have left in the folder of the receiver. Those of other users are none of its business.
+    fn clean_top(&mut self) -> Result<(), SinkError> {
+        let names = match self.root.names() {
+            Err(error) if is_exhausted(&error) => return Err(failed(self.root.path(), error).into()),
+            names => names.unwrap_or_default(),
+        };
+        for name in names.iter().filter(|name| is_left_link(name)) {
+            let entry = self.root.entry(name);
+            let is_link = entry.stat().is_some_and(|found| found.kind != FileKind::Directory);
+            if is_link && self.may_remove(&entry) {
+                self.deleted.add(name.as_bytes().to_vec());
+            }
+        }
+        Ok(())
+    }
+
+    /// Removes what is no directory; in a dry run it only says whether it would.
+    fn may_remove(&self, entry: &Entry) -> bool {
+        match self.dry_run {
+            true => entry.dir().may_change(),
+            false => entry.remove().is_ok(),
         }
     }
 
@@ -218,9 +261,15 @@ impl Deleting<'_> {
             self.deleted.fail(path);
             return Ok(false);
         };
+        if self.hides(found) {
+            self.deleted.hidden += 1;
+            let removed = entry.dir().may_change();
+            self.count(removed, [&path[..], b"/"].concat());
+            return Ok(removed);
+        }
         self.open_up(&inside, found);
         let removed = self.remove_opened(entry, &inside, path, depth);
-        if !matches!(removed, Ok(true)) {
+        if self.dry_run || !matches!(removed, Ok(true)) {
             self.close(&inside, found);
         }
         removed
@@ -265,10 +314,7 @@ impl Deleting<'_> {
         if part.as_ref().is_some_and(|(_, file)| !file.lock()) {
             return Ok(false);
         }
-        let removed = match self.dry_run {
-            true => entry.dir().may_change(),
-            false => entry.remove().is_ok(),
-        };
+        let removed = self.may_remove(entry);
         if let Some((target, file)) = part {
             if removed {
                 let _ = self.root.entry(&state::table_name(target)).remove();

@@ -10,10 +10,10 @@ use crate::format::{Difference, FileHeader, Hash, ObstacleKind, Purpose};
 use crate::store::disk::{FileKind, Stat};
 use crate::store::{Dir, Entry, PART, StoreError};
 
-/// The most directories on a path that stay open though they need not.
+/// The most directories on a path that stay open.
 const MAX_OPEN: usize = 16;
 
-/// The directories that lead to the present place. No others are open, however many there are in all.
+/// The directories that lead to the present place. Only the last of them are open, however many there are in all.
 pub(in crate::sink) struct Opened {
     root: Dir,
     on_path: Vec<Step>,
@@ -24,18 +24,25 @@ pub(in crate::sink) struct Opened {
 /// A directory on the path.
 struct Step {
     name: Vec<u8>,
-    /// `None` if it is too far above to stay open.
+    /// `None` if it is too far above to stay open. It has its own mode then.
     dir: Option<Dir>,
-    /// The mode that it has again when it is left.
+    /// The mode that it has again when it is closed.
     mode: Option<u32>,
+}
+
+impl Step {
+    /// Gives the directory its own mode, and closes it.
+    fn close(&mut self) {
+        if let (Some(dir), Some(mode)) = (self.dir.take(), self.mode.take()) {
+            // A mode that is not right is found by the next comparison.
+            let _ = dir.set_mode(mode);
+        }
+    }
 }
 
 impl Drop for Step {
     fn drop(&mut self) {
-        if let (Some(dir), Some(mode)) = (&self.dir, self.mode) {
-            // A mode that is not right is found by the next comparison.
-            let _ = dir.set_mode(mode);
-        }
+        self.close();
     }
 }
 
@@ -66,48 +73,35 @@ impl Opened {
             self.on_path.pop();
         }
         for name in names {
-            if !self.step(name)? {
-                return Ok(None);
-            }
+            self.on_path.push(Step { name: name.to_vec(), dir: None, mode: None });
         }
         self.present()
     }
 
-    /// Returns the present directory, if it is still there.
+    /// Opens the present directory, if it is there, and those on the path that lead to it. Only the last of these stay open.
     fn present(&mut self) -> Result<Option<Dir>, StoreError> {
-        let mut dir = &self.root;
-        let mut closed = 0;
-        for (number, step) in (1..).zip(&self.on_path) {
-            if let Some(open) = &step.dir {
-                (dir, closed) = (open, number);
-            }
-        }
-        let mut dir = dir.clone();
-        for step in &self.on_path[closed..] {
-            let Some(inside) = dir.existing(OsStr::from_bytes(&step.name))? else {
+        let open = self.on_path.iter().rposition(|step| step.dir.is_some());
+        let mut above = open.and_then(|at| self.on_path[at].dir.clone());
+        for at in open.map_or(0, |at| at + 1)..self.on_path.len() {
+            let dir = above.as_ref().unwrap_or(&self.root);
+            let name = OsStr::from_bytes(&self.on_path[at].name);
+            let Some(inside) = dir.existing(name)? else {
+                // What follows it is not there either.
+                self.on_path.truncate(at);
                 return Ok(None);
             };
-            dir = inside;
+            let found = dir.entry(name).stat();
+            let found =
+                found.filter(|it| !self.keeps_modes && it.is_own && it.mode & 0o700 != 0o700);
+            let mode = found.map(|found| found.mode).filter(|mode| inside.open_up(*mode).is_ok());
+            let step = &mut self.on_path[at];
+            (step.dir, step.mode) = (Some(inside.clone()), mode);
+            above = Some(inside);
+            if let Some(far) = at.checked_sub(MAX_OPEN) {
+                self.on_path[far].close();
+            }
         }
-        if let Some(last) = self.on_path.last_mut() {
-            last.dir.get_or_insert_with(|| dir.clone());
-        }
-        Ok(Some(dir))
-    }
-
-    /// Goes on to a directory in the present one. Returns whether there is one.
-    fn step(&mut self, name: &[u8]) -> Result<bool, StoreError> {
-        let Some(above) = self.present()? else { return Ok(false) };
-        let Some(dir) = above.existing(OsStr::from_bytes(name))? else { return Ok(false) };
-        let found = above.entry(OsStr::from_bytes(name)).stat();
-        let found = found.filter(|it| !self.keeps_modes && it.is_own && it.mode & 0o700 != 0o700);
-        let mode = found.map(|found| found.mode).filter(|mode| dir.open_up(*mode).is_ok());
-        self.on_path.push(Step { name: name.to_vec(), dir: Some(dir), mode });
-        let far = self.on_path.len().checked_sub(MAX_OPEN + 1);
-        if let Some(step) = far.map(|far| &mut self.on_path[far]).filter(|it| it.mode.is_none()) {
-            step.dir = None;
-        }
-        Ok(true)
+        Ok(Some(above.unwrap_or_else(|| self.root.clone())))
     }
 }
 
@@ -202,7 +196,11 @@ impl<'a> Places<'a> {
 
     /// Syncs a directory. Returns whether it is synced.
     pub(super) fn sync(&mut self, folder: &[u8]) -> Result<bool, SinkError> {
-        Ok(self.opened.dir(folder)?.is_some_and(|dir| dir.sync().is_ok()))
+        let dir = match self.config.only {
+            Some(_) => Some(self.root.clone()),
+            None => self.opened.dir(folder)?,
+        };
+        Ok(dir.is_some_and(|dir| dir.sync().is_ok()))
     }
 
     /// Gives what was found at the place of an entry the entry's mode, time and attributes. Returns whether it has them, or is not this
@@ -342,8 +340,8 @@ impl<'a> Places<'a> {
             }
             _ => {}
         }
-        // What cannot be synced is sent again: then the cause is reported.
-        let is_synced = || file.sync().is_ok() && at.dir().sync().is_ok();
-        Ok(if purpose.dry_run || !config.sync || is_synced() { place } else { unread })
+        // What cannot be synced is sent again: then the cause is reported. Its name is synced once the whole directory was compared.
+        let is_synced = purpose.dry_run || !config.sync || file.sync().is_ok();
+        Ok(if is_synced { place } else { unread })
     }
 }

@@ -154,6 +154,27 @@ fn what_a_killed_transfer_has_left_of_a_link_is_deleted_and_progress_stays() {
     assert!(names(&put()).is_empty());
 }
 
+/// Further names of files that are sent by their names are made in the folder of the receiver, which no manifest names.
+#[test]
+fn what_a_killed_transfer_has_left_of_a_link_in_the_folder_itself_is_deleted_too() {
+    let (_folder, root) = scene();
+    let [left, other, state] =
+        ["0.link", "1.link", "0.state"].map(|name| format!(".rackweave-cast-{name}"));
+    for name in [&*left, &*state, "x"] {
+        std::fs::write(root.join(name), b"").unwrap();
+    }
+    std::fs::create_dir(root.join(&other)).unwrap();
+    let put = |dry_run| {
+        let entries = vec![entry("d", true, &root), entry("d/keep", false, &root)];
+        put(allowing(&root), entries, Protected::default(), dry_run).unwrap().1
+    };
+    assert_eq!(names(&put(true))[0], left);
+    assert!(root.join(&left).exists());
+    assert_eq!(names(&put(false))[0], left);
+    assert!(!root.join(&left).exists() && names(&put(false)).is_empty());
+    assert!([&*other, &state, "x", "away"].iter().all(|it| root.join(it).symlink_metadata().is_ok()));
+}
+
 #[test]
 fn what_is_in_the_way_is_found_before_content_and_in_a_dry_run() {
     let (_folder, root) = scene();

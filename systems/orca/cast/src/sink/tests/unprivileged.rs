@@ -90,6 +90,95 @@ fn a_dry_run_changes_no_mode_not_for_a_moment_either() {
     assert_eq!(changed(), before);
     assert_eq!(comparison.lacking_files, 1, "what cannot be read may be another");
     let Deletion::Done(deleted) = comparison.deletion else { panic!("{comparison:?}") };
-    assert_eq!((deleted.entries, deleted.failed), (0, 1));
+    assert_eq!((deleted.entries, deleted.failed, deleted.hidden), (0, 0, 1));
     set_mode(&to.join("d"), 0o700);
+}
+
+/// A dry run failed where the cast that it stands for deletes.
+#[test]
+fn a_dry_run_counts_closed_folders_and_the_cast_deletes_them() {
+    let Some(to) = folder() else { return };
+    std::fs::create_dir_all(to.join("d/old/inside")).unwrap();
+    std::fs::write(to.join("d/old/inside/x"), b"").unwrap();
+    set_mode(&to.join("d/old/inside"), 0o400);
+    set_mode(&to.join("d/old"), 0o300);
+    let header = FileHeader {
+        path: b"d".into(),
+        kind: RecordKind::Directory,
+        length: Some(0),
+        attributes: None,
+        mode: 0o755,
+        mtime_s: 7,
+        mtime_ns: 0,
+    };
+    let file = FileHeader { path: b"d/old".into(), kind: RecordKind::File, ..header.clone() };
+    let put = |header: &FileHeader, dry_run, delete| {
+        let purpose = Purpose { dry_run, delete, ..Purpose::default() };
+        let entries = vec![ManifestEntry { header: header.clone(), hash: None }];
+        let manifest = Manifest { purpose, entries, ..Manifest::default() };
+        let allowing = FolderConfig { allow_delete: true, ..config(&to) };
+        let mut sink = Comparing::new(allowing).unwrap();
+        sink.put(&manifest.encode().unwrap()).unwrap();
+        let Comparison { deletion, obstacle, .. } = sink.answer().unwrap().comparison;
+        assert_eq!(obstacle, None);
+        let Deletion::Done(deleted) = deletion else { panic!("{deletion:?}") };
+        let paths = deleted.paths.iter().map(|path| String::from_utf8_lossy(path).into_owned());
+        (paths.collect::<Vec<_>>(), deleted.failed, deleted.hidden)
+    };
+    // Where it is in the way of a file, and where nothing is.
+    for (header, delete) in [(&file, Delete::Later), (&header, Delete::Now)] {
+        assert_eq!(put(header, true, delete), (vec!["d/old/".to_owned()], 0, 1));
+    }
+    let gone = ["d/old/inside/x", "d/old/inside/", "d/old/"].map(str::to_owned);
+    assert_eq!(put(&file, false, Delete::Later), (gone.to_vec(), 0, 0));
+    assert!(!to.join("d/old").exists());
+}
+
+#[test]
+fn a_thousand_closed_folders_in_each_other_are_looked_into_and_stay_closed() {
+    let Some(to) = folder() else { return };
+    const DEPTH: usize = 1000;
+    let at = |depth: usize| vec!["d"; depth].join("/");
+    std::fs::create_dir_all(to.join(at(DEPTH))).unwrap();
+    let header = |path: String, kind| FileHeader {
+        path: path.into(),
+        kind,
+        length: Some(0),
+        attributes: None,
+        mode: 0,
+        mtime_s: 7,
+        mtime_ns: 0,
+    };
+    let mut headers = Vec::new();
+    let seven = UNIX_EPOCH + Duration::from_secs(7);
+    for depth in (1..=DEPTH).rev() {
+        let x = to.join(at(depth)).join("x");
+        std::fs::File::create(&x).unwrap().set_modified(seven).unwrap();
+        set_mode(&x, 0);
+        // The files of all folders come behind the folders, as nobody lists them, and once more from the outside.
+        headers.push(header(format!("{}/x", at(depth)), RecordKind::File));
+        if depth % 100 == 0 {
+            headers.push(header(format!("{}/x", at(1)), RecordKind::File));
+        }
+        let folder = std::fs::File::open(to.join(at(depth))).unwrap();
+        folder.set_modified(seven).unwrap();
+        set_mode(&to.join(at(depth)), 0);
+    }
+    headers.extend((1..=DEPTH).map(|depth| header(at(depth), RecordKind::Directory)));
+    let entries = headers.into_iter().map(|header| ManifestEntry { header, hash: None });
+    let manifest = Manifest { entries: entries.collect(), ..Manifest::default() };
+    let mut sink = Comparing::new(config(&to)).unwrap();
+    rustix::process::setrlimit(
+        rustix::process::Resource::Nofile,
+        rustix::process::Rlimit { current: Some(200), maximum: Some(200) },
+    )
+    .unwrap();
+    sink.put(&manifest.encode().unwrap()).unwrap();
+    let found = sink.answer().unwrap().comparison;
+    assert!(found.is_complete, "{found:?}");
+    for depth in 1..=DEPTH {
+        let folder = to.join(at(depth));
+        assert_eq!(std::fs::metadata(&folder).unwrap().permissions().mode() & 0o777, 0, "{depth}");
+        set_mode(&folder, 0o700);
+    }
 }
