@@ -61,6 +61,8 @@ pub struct Stat {
     pub changed: (i64, u32),
     /// Whether it belongs to the user of this process.
     pub is_own: bool,
+    /// The numbers of the user and the group that it belongs to.
+    pub owner: (u32, u32),
     /// The number of its names.
     pub names: u64,
 }
@@ -140,6 +142,14 @@ pub trait Directory: Debug + Send + Sync {
     /// # Errors
     /// If the system refuses, or the name is that of anything else.
     fn set_link_modified(&self, name: &OsStr, modified: (i64, u32)) -> io::Result<()>;
+
+    /// Gives the symbolic link of this name to a user and a group, by their numbers.
+    ///
+    /// # Errors
+    /// If the system refuses, or has no owners.
+    fn set_link_owner(&self, _name: &OsStr, _owner: (u32, u32)) -> io::Result<()> {
+        Err(io::ErrorKind::Unsupported.into())
+    }
 
     /// Makes names permanent: returns when a crash of the machine can no longer undo what was done in this directory.
     ///
@@ -224,6 +234,14 @@ pub trait DiskFile: Debug + Send + Sync {
     /// # Errors
     /// If the system refuses.
     fn set_mode(&self, mode: u32) -> io::Result<()>;
+
+    /// Gives it to a user and a group, by their numbers.
+    ///
+    /// # Errors
+    /// If the system refuses, or has no owners.
+    fn set_owner(&self, _owner: (u32, u32)) -> io::Result<()> {
+        Err(io::ErrorKind::Unsupported.into())
+    }
 
     /// Sets the time of the last modification, in seconds and nanoseconds since 1970.
     ///

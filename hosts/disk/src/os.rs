@@ -16,11 +16,12 @@ use rustix::fs::{
     RenameFlags, SeekFrom, StatxFlags, Timespec, Timestamps, UTIME_OMIT, XattrFlags,
 };
 use rustix::fs::{
-    accessat, chmod, fadvise, fallocate, fgetxattr, flistxattr, flock, fremovexattr, fsetxattr,
+    accessat, chmod, chownat, fadvise, fallocate, fchown, fgetxattr, flistxattr, flock, fremovexattr, fsetxattr,
     fstat, fstatvfs, linkat, mkdirat, openat, readlinkat, renameat, renameat_with, seek, stat,
     statat, statx, symlinkat, unlinkat, utimensat,
 };
 use rustix::io::Errno;
+use rustix::process::{Gid, Uid};
 
 use crate::{Directory, DiskFile, FileKind, Open, Stat, write_zeros};
 
@@ -86,6 +87,14 @@ fn open_own(fd: &OwnedFd, needed: u32) -> io::Result<File> {
     Ok(opened?.into())
 }
 
+/// Returns a user and a group. The largest number is nobody's.
+fn owner(user: u32, group: u32) -> io::Result<(Uid, Gid)> {
+    match user == u32::MAX || group == u32::MAX {
+        true => Err(io::ErrorKind::InvalidInput.into()),
+        false => Ok((Uid::from_raw(user), Gid::from_raw(group))),
+    }
+}
+
 impl OsDirectory {
     /// Returns a descriptor that can set times and `fsync`, which one of `O_PATH` cannot.
     fn file(&self) -> io::Result<File> {
@@ -141,6 +150,7 @@ impl Directory for OsDirectory {
             modified: (stat.st_mtime, u32::try_from(stat.st_mtime_nsec).unwrap_or_default()),
             changed: (stat.st_ctime, u32::try_from(stat.st_ctime_nsec).unwrap_or_default()),
             is_own: stat.st_uid == rustix::process::geteuid().as_raw(),
+            owner: (stat.st_uid, stat.st_gid),
             names,
         })
     }
@@ -229,6 +239,12 @@ impl Directory for OsDirectory {
             last_modification: Timespec { tv_sec: seconds, tv_nsec: nanos.into() },
         };
         Ok(utimensat(&self.fd, name, &times, AtFlags::SYMLINK_NOFOLLOW)?)
+    }
+
+    fn set_link_owner(&self, name: &OsStr, (user, group): (u32, u32)) -> io::Result<()> {
+        self.target(name)?;
+        let (user, group) = owner(user, group)?;
+        Ok(chownat(&self.fd, name, Some(user), Some(group), AtFlags::SYMLINK_NOFOLLOW)?)
     }
 
     fn is_in_place(&self) -> bool {
@@ -321,12 +337,18 @@ impl DiskFile for File {
             modified: (meta.mtime(), u32::try_from(meta.mtime_nsec()).unwrap_or_default()),
             changed: (meta.ctime(), u32::try_from(meta.ctime_nsec()).unwrap_or_default()),
             is_own: meta.uid() == rustix::process::geteuid().as_raw(),
+            owner: (meta.uid(), meta.gid()),
             names: meta.nlink(),
         })
     }
 
     fn set_mode(&self, mode: u32) -> io::Result<()> {
         self.set_permissions(Permissions::from_mode(mode))
+    }
+
+    fn set_owner(&self, (user, group): (u32, u32)) -> io::Result<()> {
+        let (user, group) = owner(user, group)?;
+        Ok(fchown(self, Some(user), Some(group))?)
     }
 
     fn set_modified(&self, modified: (i64, u32)) -> io::Result<()> {

@@ -207,7 +207,8 @@ impl State {
         };
         // No other program writes here.
         let changed = modified;
-        Some(Stat { kind, id: (1, node), len, mode, modified, changed, is_own: true, names: 1 })
+        let (is_own, owner, names) = (true, (0, 0), 1);
+        Some(Stat { kind, id: (1, node), len, mode, modified, changed, is_own, owner, names })
     }
 
     /// The power fails.

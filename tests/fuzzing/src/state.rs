@@ -84,6 +84,7 @@ fn head() -> &'static [u8] {
 fn large_file() -> FileHeader {
     FileHeader {
         attributes: None,
+        owner: None,
         path: b"a".to_vec(),
         kind: RecordKind::File,
         length: Some(10 << 20),

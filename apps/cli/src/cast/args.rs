@@ -62,6 +62,9 @@ pub(crate) struct SendArgs {
     /// Keep extended attributes `user.*`, and ACLs at receivers that are root.
     #[arg(long)]
     pub(super) xattrs: bool,
+    /// Keep owners and groups by their numbers, at receivers that are root (others: groups of theirs).
+    #[arg(long)]
+    pub(super) owner: bool,
     /// Send to all members of this group (`receive --group`), found by multicast.
     #[arg(long, value_name = "NAME", conflicts_with = "to", value_parser = group)]
     pub(super) group: Option<String>,
@@ -200,11 +203,12 @@ impl SendArgs {
                 return Err(miette!("{option} has no effect without standard input (`-`)"));
             }
         }
-        let flags = [self.dry_run, self.itemize, self.checksum, self.delete, self.xattrs];
+        let flags =
+            [self.dry_run, self.itemize, self.checksum, self.delete, self.xattrs, self.owner];
         let for_files = flags.contains(&true) || !self.exclude.is_empty();
         if self.is_stdin() && for_files {
             return Err(miette!(
-                "--dry-run, --itemize, --checksum, --delete, --xattrs and --exclude are for files, not standard input"
+                "--dry-run, --itemize, --checksum, --delete, --xattrs, --owner and --exclude are for files, not standard input"
             ));
         }
         if self.common.fabric.is_none() && self.socket.is_none() {
@@ -263,6 +267,7 @@ impl SendArgs {
             timeout: _,
             exclude,
             xattrs,
+            owner,
             dry_run,
             itemize,
             checksum,
@@ -280,6 +285,7 @@ impl SendArgs {
             ("--fabric", common.fabric.is_some() && !agent),
             ("--exclude", !exclude.is_empty() && !agent),
             ("--xattrs", *xattrs && !agent),
+            ("--owner", *owner && !agent),
             ("--dry-run", *dry_run),
             ("--itemize", *itemize),
             ("--checksum", *checksum),

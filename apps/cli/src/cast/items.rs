@@ -55,6 +55,7 @@ const fn action(difference: Difference) -> Option<(&'static str, Option<&'static
         Difference::Link => "link",
         Difference::Time => "time",
         Difference::Mode => "mode",
+        Difference::Owner => "owner",
     };
     Some(("changed", Some(why)))
 }

@@ -103,11 +103,17 @@ pub(crate) fn receive(args: &ReceiveArgs) -> miette::Result<u8> {
 
 /// Says in what received files differ from the sender's.
 fn note(from: SocketAddr, caveats: Caveats) {
-    let Caveats { unkept, copied, foreign } = caveats;
+    let Caveats { unkept, unowned, copied, foreign } = caveats;
     if unkept > 0 {
         status(&format!(
             "note: {from}: {unkept} files and folders have not all extended attributes that were sent: only root sets ACLs, nobody \
              sets others than user.*, and some file systems have none\n"
+        ));
+    }
+    if unowned > 0 {
+        status(&format!(
+            "note: {from}: {unowned} files, folders and links have not the owner or the group that was sent: only root may give them \
+             away\n"
         ));
     }
     if copied > 0 {

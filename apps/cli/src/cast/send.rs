@@ -7,7 +7,7 @@ use miette::miette;
 use rackweave_cast::control::{KeyProof, SendRequest};
 use rackweave_cast::format::{Delete, Purpose};
 use rackweave_cast::orca::{Cast, CastConfig, Engine, FabricPlace};
-use rackweave_cast::source::{Catalogue as _, Files, Listing, Pipe, Source, Unmatched};
+use rackweave_cast::source::{Catalogue as _, Files, Keeps, Listing, Pipe, Source, Unmatched};
 use rackweave_core::{HostId, Span};
 use rackweave_linux::sys::route_to;
 use rackweave_orca::host::Spread;
@@ -254,7 +254,8 @@ fn listing(args: &SendArgs) -> miette::Result<Option<Listing>> {
     if args.is_stdin() {
         return Ok(None);
     }
-    let listing = Listing::list(&args.files, &args.excluded()?, args.xattrs)
+    let keeps = Keeps { attributes: args.xattrs, owners: args.owner };
+    let listing = Listing::list(&args.files, &args.excluded()?, keeps)
         .map_err(|error| miette!("{}", escaped(&error.to_string())))?;
     if args.delete && listing.headers().iter().all(|header| !header.is_directory()) {
         return Err(miette!(
@@ -274,6 +275,13 @@ fn listing(args: &SendArgs) -> miette::Result<Option<Listing>> {
         status(&format!(
             "note: setuid, setgid and sticky bits are not sent: {} files and folders have some, {} first\n",
             count,
+            escaped(&first.to_string_lossy())
+        ));
+    }
+    if let Some(first) = listing.with_other_owners().first() {
+        status(&format!(
+            "note: owners are sent with --owner only: {} files, folders and links are of another user or group, {} first\n",
+            listing.with_other_owners().len(),
             escaped(&first.to_string_lossy())
         ));
     }

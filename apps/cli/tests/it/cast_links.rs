@@ -168,6 +168,38 @@ fn extended_attributes_are_kept_if_that_is_asked_for() {
     assert_eq!(found("sub"), []);
 }
 
+/// They were dropped without a word, and there was no way to keep them.
+#[test]
+fn owners_are_sent_on_demand_and_their_loss_is_told() {
+    let folder = tempfile::tempdir().unwrap();
+    let source = tree(folder.path());
+    let is_root = fs::metadata("/proc/self").unwrap().uid() == 0;
+    if is_root {
+        std::os::unix::fs::chown(source.join("a"), Some(1234), Some(4321)).unwrap();
+    }
+    let place = folder.path().join("to");
+    let receiver = Receiver::into(&place, &["--overwrite"]);
+    let notes = |options: &[&str]| {
+        let args = ["send", source.to_str().unwrap(), "--to", &receiver.address, "--itemize"];
+        let output = rackweave(&args).args(options).output().unwrap();
+        assert_eq!(output.status.code(), Some(0), "{output:?}");
+        let text = String::from_utf8(output.stdout).unwrap();
+        (text, String::from_utf8(output.stderr).unwrap())
+    };
+    let owner = || {
+        let found = fs::metadata(place.join("tree/a")).unwrap();
+        (found.uid(), found.gid())
+    };
+    let (_, lost) = notes(&[]);
+    assert_eq!(lost.contains("owners are sent with --owner only: 1 files"), is_root, "{lost}");
+    let (changed, kept) = notes(&["--owner"]);
+    assert!(!kept.contains("--owner"), "{kept}");
+    if is_root {
+        assert!(changed.contains("changed  tree/a  3 MB  (owner)  at 1 of 1"), "{changed}");
+        assert_eq!(owner(), (1234, 4321));
+    }
+}
+
 /// Returns the texts of symbolic links.
 fn texts(folder: &Path, names: &[&str]) -> Vec<PathBuf> {
     names.iter().map(|name| fs::read_link(folder.join(name)).unwrap()).collect()

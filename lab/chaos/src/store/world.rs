@@ -168,6 +168,7 @@ fn kind(file: &File) -> RecordKind {
 fn listed(scenario: &Scenario, contents: &[Vec<u8>]) -> Vec<(FileHeader, Vec<u8>)> {
     let header = |path: &str, kind, length: usize, mode| FileHeader {
         attributes: None,
+        owner: None,
         path: path.as_bytes().to_vec(),
         kind,
         length: Some(length as u64),

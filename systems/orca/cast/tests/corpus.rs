@@ -36,6 +36,7 @@ fn seeds(target: &str) -> Vec<(String, Vec<u8>)> {
 fn header(length: Option<u64>) -> FileHeader {
     FileHeader {
         attributes: None,
+        owner: None,
         path: b"a/b".to_vec(),
         kind: RecordKind::File,
         length,
@@ -78,14 +79,15 @@ fn with_hole(bytes: &[u8]) -> Vec<u8> {
     out
 }
 
-/// A further name of the file, a directory with an extended attribute, and a symbolic link.
+/// A further name of the file, a directory with an extended attribute, and a symbolic link with an owner.
 fn others() -> [FileHeader; 3] {
     let named = |path: &[u8], kind| FileHeader { path: path.to_vec(), kind, ..header(Some(0)) };
     let link = named(b"a/c", RecordKind::HardLink(b"a/b".to_vec()));
     let attribute = Attribute { name: b"user.one".to_vec(), value: b"1".to_vec() };
     let directory = named(b"d", RecordKind::Directory);
     let directory = FileHeader { attributes: Some(vec![attribute]), ..directory };
-    [link, directory, named(b"e", RecordKind::SymbolicLink(b"../a/b".to_vec()))]
+    let symbolic = named(b"e", RecordKind::SymbolicLink(b"../a/b".to_vec()));
+    [link, directory, FileHeader { owner: Some((1000, 100)), ..symbolic }]
 }
 
 /// Encodes a stream of an empty file, and the others.

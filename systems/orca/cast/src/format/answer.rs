@@ -61,12 +61,14 @@ pub enum Difference {
     Link,
     /// The time is another one. The bytes of a file were not compared, unless that was asked for.
     Time,
-    /// Only the permission bits are others.
+    /// The permission bits are others.
     Mode,
+    /// Only the owner or the group is another one.
+    Owner,
 }
 
 impl Difference {
-    const ALL: [Self; 9] = [
+    const ALL: [Self; 10] = [
         Self::None,
         Self::New,
         Self::Kind,
@@ -76,6 +78,7 @@ impl Difference {
         Self::Link,
         Self::Time,
         Self::Mode,
+        Self::Owner,
     ];
 
     fn encode_all(all: &[Self], out: &mut Vec<u8>) {
@@ -441,7 +444,7 @@ mod tests {
             deleted in prop::collection::vec(prop::collection::vec(any::<u8>(), 0..300), 0..9),
             kind in 0..4,
             obstacle in prop::option::of((0_usize..4, prop::collection::vec(any::<u8>(), 0..300))),
-            differences in prop::option::of(prop::collection::vec(0_usize..9, 100)),
+            differences in prop::option::of(prop::collection::vec(0_usize..10, 100)),
             noise in prop::collection::vec(any::<u8>(), 0..80),
         ) {
             let differences = differences.map(|all| {
@@ -479,7 +482,7 @@ mod tests {
     fn equal_differences_are_short_and_come_back() {
         for (changing, length) in [(false, 10 * RUN), (true, 600_000 * RUN)] {
             let of =
-                |entry: usize| if changing { Difference::ALL[entry % 9] } else { Difference::New };
+                |entry: usize| if changing { Difference::ALL[entry % 10] } else { Difference::New };
             let differences: Vec<_> = (0..600_000).map(of).collect();
             let lacking = Lacking::nothing(600_000);
             let (differences, deletion) = (Some(differences), Deletion::None);

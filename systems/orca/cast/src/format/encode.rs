@@ -42,7 +42,9 @@ pub fn file(header: &FileHeader, out: &mut Vec<u8>) {
         RecordKind::HardLink(_) => kind::HARD_LINK,
         RecordKind::SymbolicLink(_) => kind::SYMBOLIC_LINK,
     };
-    out.push(kind | if header.attributes.is_some() { kind::WITH_ATTRIBUTES } else { 0 });
+    let with = |has, bit| if has { bit } else { 0 };
+    let attributes = with(header.attributes.is_some(), kind::WITH_ATTRIBUTES);
+    out.push(kind | attributes | with(header.owner.is_some(), kind::WITH_OWNER));
     out.extend_from_slice(&header.mode.to_be_bytes());
     out.extend_from_slice(&header.mtime_s.to_be_bytes());
     out.extend_from_slice(&header.mtime_ns.to_be_bytes());
@@ -66,6 +68,10 @@ pub fn file(header: &FileHeader, out: &mut Vec<u8>) {
             out.extend_from_slice(&(value.len() as u32).to_be_bytes());
             out.extend_from_slice(value);
         }
+    }
+    if let Some((user, group)) = header.owner {
+        out.extend_from_slice(&user.to_be_bytes());
+        out.extend_from_slice(&group.to_be_bytes());
     }
 }
 

@@ -313,6 +313,7 @@ mod tests {
                 kind,
                 length: Some(if has_content { index as u64 * 77 } else { 0 }),
                 attributes: None,
+                owner: None,
                 mode: 0o640,
                 mtime_s: -5,
                 mtime_ns: 7,

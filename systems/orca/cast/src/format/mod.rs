@@ -3,7 +3,7 @@
 //! ```text
 //!  start     01 "RWCAST" version(2)
 //!  file      02 kind(1) mode(2) seconds(8) nanoseconds(4) length(8, all ones: unknown) path length(2) path [runs | target]
-//!            [attributes]
+//!            [attributes] [owner]
 //!  chunk     03 length(4) bytes hash(32)
 //!  file end  04 length(8) hash(32)
 //!  digest    06 hash(32)
@@ -23,6 +23,8 @@
 //!
 //! **Extended attributes.** With 16 added to the kind: length of all(4), and for each its name length(1), name, value length(4) and
 //! value.
+//!
+//! **Owners.** With 32 added to the kind: user(4) and group(4), by their numbers.
 //!
 //! **Hashes.** A file's hash is BLAKE3 of its bytes: what `b3sum` prints. With known length, a chunk's hash is the
 //! *chaining value* of its subtree in that tree, so that nothing is hashed twice: the file's hash follows from those of its
@@ -64,9 +66,9 @@ pub const HASH: usize = 32;
 /// The length in bytes of a chunk record's header, which precedes the content.
 pub const CHUNK_FRONT: usize = 5;
 
-/// The version of this format. Version 1, which had no digest, 2, which had no holes, 3, which had no hard links and no attributes, and
-/// 4, which had no symbolic links, are still read.
-pub const VERSION: u16 = 5;
+/// The version of this format. Version 1, which had no digest, 2, which had no holes, 3, which had no hard links and no attributes, 4,
+/// which had no symbolic links, and 5, which had no owners, are still read.
+pub const VERSION: u16 = 6;
 
 /// The longest path in bytes.
 pub const MAX_PATH: usize = 4096;
@@ -92,8 +94,14 @@ mod kind {
     pub(super) const WITH_HOLES: u8 = 2;
     pub(super) const HARD_LINK: u8 = 3;
     pub(super) const SYMBOLIC_LINK: u8 = 4;
-    /// Is added to the others.
+    /// These are added to the others.
     pub(super) const WITH_ATTRIBUTES: u8 = 16;
+    pub(super) const WITH_OWNER: u8 = 32;
+
+    /// Returns a kind without what is added.
+    pub(super) const fn plain(kind: u8) -> u8 {
+        kind & !(WITH_ATTRIBUTES | WITH_OWNER)
+    }
 }
 
 /// The most bytes of the extended attributes of a file or directory.
@@ -137,6 +145,8 @@ pub struct FileHeader {
     pub length: Option<u64>,
     /// The extended attributes, if they are kept.
     pub attributes: Option<Vec<Attribute>>,
+    /// The numbers of the user and the group that it belongs to, if they are kept.
+    pub owner: Option<(u32, u32)>,
     /// The permission bits: the lowest nine bits of the mode.
     pub mode: u16,
     /// The seconds of the modification time, since 1970.

@@ -45,6 +45,7 @@ fn header(path: &str, length: Option<u64>) -> FileHeader {
     let path = path.as_bytes().to_vec();
     FileHeader {
         attributes: None,
+        owner: None,
         path,
         kind: RecordKind::File,
         length,
@@ -238,6 +239,24 @@ fn paths_that_lead_elsewhere_are_refused() {
         assert_eq!(check_path(path.as_bytes()), Ok(()), "{path:?}");
     }
     assert_eq!(check_path(&[b'a'; 256]), Err(PathError::Long));
+}
+
+/// The largest number means nobody to the system.
+#[test]
+fn owners_come_back_and_nobody_is_none() {
+    let read = |owner| {
+        let mut bytes = Vec::new();
+        start(&mut bytes);
+        file(&FileHeader { owner, ..header("x", Some(0)) }, &mut bytes);
+        let mut got = Got::default();
+        Decoder::default().push(&bytes, &mut got).map(|()| got.files[0].0.owner)
+    };
+    for owner in [None, Some((0, 0)), Some((1000, u32::MAX - 1))] {
+        assert_eq!(read(owner).unwrap(), owner);
+    }
+    for owner in [(u32::MAX, 0), (0, u32::MAX)] {
+        assert!(matches!(read(Some(owner)), Err(DecodeError::Length { .. })));
+    }
 }
 
 #[test]

@@ -120,6 +120,7 @@ mod tests {
             kind,
             length: Some(0),
             attributes: None,
+            owner: None,
             mode: 0o644,
             mtime_s: 0,
             mtime_ns: 0,

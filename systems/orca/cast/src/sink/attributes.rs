@@ -1,10 +1,10 @@
-//! Extended attributes, among them ACLs, of what a sender keeps them of.
+//! Extended attributes, among them ACLs, and owners of what a sender keeps them of.
 
 use std::io;
 
 use crate::format::{Attribute, FileHeader};
-use crate::store::Dir;
-use crate::store::disk::DiskFile;
+use crate::store::disk::{DiskFile, Stat};
+use crate::store::{Dir, Entry};
 
 /// The attribute that the ACL of a file or directory is.
 pub(crate) const ACL: &[u8] = b"system.posix_acl_access";
@@ -64,15 +64,67 @@ pub(super) fn is_mode(mode: u32, header: &FileHeader) -> bool {
 pub(super) struct Kept {
     /// Whether it has all attributes.
     pub(super) all: bool,
+    /// Whether it has the owner and the group.
+    pub(super) owned: bool,
     /// The permission bits that it is to have.
     pub(super) mode: u32,
 }
 
+/// Returns of an owner and a group what this process may give to something that was found: root all, and others a group of theirs.
+pub(super) fn owner_for(wanted: Option<(u32, u32)>, found: &Stat) -> (u32, u32) {
+    let Some((user, group)) = wanted else { return found.owner };
+    if rustix::process::geteuid().is_root() {
+        return (user, group);
+    }
+    let is_member = || {
+        rustix::process::getegid().as_raw() == group
+            || rustix::process::getgroups()
+                .is_ok_and(|all| all.iter().any(|it| it.as_raw() == group))
+    };
+    let group = if found.is_own && is_member() { group } else { found.owner.1 };
+    (found.owner.0, group)
+}
+
+/// Gives something an owner and a group. Returns whether it has both.
+fn give(
+    wanted: Option<(u32, u32)>,
+    found: Option<Stat>,
+    set: impl FnOnce((u32, u32)) -> io::Result<()>,
+) -> bool {
+    let Some(to) = wanted else { return true };
+    let Some(found) = found else { return false };
+    let possible = owner_for(wanted, &found);
+    (possible == found.owner || set(possible).is_ok()) && possible == to
+}
+
+/// Gives a file or directory an owner and a group, if there are some to give. Returns whether it has both. The mode may change.
+pub(super) fn own(file: &dyn DiskFile, wanted: Option<(u32, u32)>) -> bool {
+    give(wanted, file.stat().ok(), |owner| file.set_owner(owner))
+}
+
+/// As [`own`], of a symbolic link.
+pub(super) fn own_link(link: &Entry, wanted: Option<(u32, u32)>) -> bool {
+    give(wanted, link.stat(), |owner| link.set_link_owner(owner))
+}
+
+/// Gives a file or directory the owner and the attributes of its header. The mode may change: callers set it afterwards.
+pub(super) fn keep(file: &dyn DiskFile, header: &FileHeader) -> Kept {
+    let owned = own(file, header.owner);
+    Kept { owned, ..keep_attributes(file, header.attributes.as_deref(), header.mode.into()) }
+}
+
 /// Gives a file or directory attributes, if there are some to give. The mode may change: callers set it afterwards.
-pub(super) fn keep(file: &dyn DiskFile, wanted: Option<&[Attribute]>, mode: u32) -> Kept {
-    let Some(wanted) = wanted else { return Kept { all: true, mode } };
+pub(super) fn keep_attributes(
+    file: &dyn DiskFile,
+    wanted: Option<&[Attribute]>,
+    mode: u32,
+) -> Kept {
+    let owned = true;
+    let Some(wanted) = wanted else { return Kept { all: true, owned, mode } };
     let lost = lost(mode, Some(wanted));
-    let Ok(found) = file.attributes() else { return Kept { all: wanted.is_empty(), mode: lost } };
+    let Ok(found) = file.attributes() else {
+        return Kept { all: wanted.is_empty(), owned, mode: lost };
+    };
     let is_there =
         |it: &&Attribute| found.iter().any(|(name, value)| (name, value) == (&it.name, &it.value));
     let set = wanted.iter().filter(|it| !is_there(it)).map(|it| (&it.name, Some(&it.value[..])));
@@ -91,7 +143,7 @@ pub(super) fn keep(file: &dyn DiskFile, wanted: Option<&[Attribute]>, mode: u32)
     };
     let failed: Vec<_> = changes.into_iter().filter(|it| !change(*it)).collect();
     let is_lost = failed.iter().any(|(name, value)| *name == ACL && value.is_some());
-    Kept { all: failed.is_empty(), mode: if is_lost { lost } else { mode } }
+    Kept { all: failed.is_empty(), owned, mode: if is_lost { lost } else { mode } }
 }
 
 /// Returns the attributes of a file that are sent and taken.
@@ -107,11 +159,18 @@ pub(crate) fn of(file: &dyn DiskFile) -> io::Result<Vec<Attribute>> {
 
 /// As [`keep`], of a directory and what its header says.
 pub(super) fn keep_of(dir: &Dir, header: &FileHeader) -> Kept {
-    let (wanted, mode) = (header.attributes.as_deref(), u32::from(header.mode));
-    match wanted.map(|wanted| (wanted, dir.handle())) {
-        None => Kept { all: true, mode },
-        Some((_, Ok(file))) => keep(&*file, wanted, mode),
-        Some((wanted, Err(_))) => Kept { all: wanted.is_empty(), mode: lost(mode, Some(wanted)) },
+    let FileHeader { attributes, owner, mode, .. } = header;
+    let mode = u32::from(*mode);
+    if attributes.is_none() && owner.is_none() {
+        return Kept { all: true, owned: true, mode };
+    }
+    match dir.handle() {
+        Ok(file) => keep(&*file, header),
+        Err(_) => Kept {
+            all: attributes.as_ref().is_none_or(Vec::is_empty),
+            owned: owner.is_none(),
+            mode: mode_without_acl(header),
+        },
     }
 }
 
@@ -152,16 +211,17 @@ pub(super) mod tests {
         let before = DiskFile::attributes(&file).unwrap_or_default();
         for name in refused {
             assert!(!is_kept(name.as_bytes()) && !may_set(name.as_bytes(), true), "{name}");
-            assert!(!keep(&file, Some(&[attribute(name.as_bytes())]), 0o600).all, "{name}");
+            assert!(!keep_attributes(&file, Some(&[attribute(name.as_bytes())]), 0o600).all, "{name}");
         }
         assert_eq!(DiskFile::attributes(&file).unwrap_or_default(), before);
         for (name, by_others) in [(&b"user.x"[..], true), (ACL, false), (DEFAULT_ACL, false)] {
             assert_eq!((may_set(name, true), may_set(name, false)), (true, by_others));
         }
-        assert!(keep(&file, None, 0o600).all && keep(&file, Some(&[]), 0o600).all);
+        let keep = |wanted| keep_attributes(&file, wanted, 0o600);
+        assert!(keep(None).all && keep(Some(&[])).all);
         // Where the file system has attributes, those of users are kept.
         let can = file.set_attribute(b"user.one", Some(b"1")).is_ok();
-        assert_eq!(keep(&file, Some(&[attribute(b"user.two")]), 0o600).all, can);
+        assert_eq!(keep(Some(&[attribute(b"user.two")])).all, can);
         let found = DiskFile::attributes(&file).unwrap_or_default();
         assert!(found.iter().all(|(name, _)| name != b"user.one"), "{found:?}");
     }
@@ -176,12 +236,12 @@ pub(super) mod tests {
         let folder = tempfile::tempdir().unwrap();
         let file = std::fs::File::create(folder.path().join("x")).unwrap();
         let attribute = |value| Attribute { name: ACL.to_vec(), value };
-        let kept = keep(&file, Some(&[attribute(acl([6, 7, 4, 7, 0]))]), 0o670);
+        let kept = keep_attributes(&file, Some(&[attribute(acl([6, 7, 4, 7, 0]))]), 0o670);
         assert_eq!(kept.mode, if kept.all { 0o670 } else { 0o640 });
         // The system refuses an ACL of an unknown version.
         let mut wrong = acl([6, 7, 4, 7, 0]);
         wrong[0] = 9;
-        let kept = keep(&file, Some(&[attribute(wrong)]), 0o670);
+        let kept = keep_attributes(&file, Some(&[attribute(wrong)]), 0o670);
         assert_eq!((kept.all, kept.mode), (false, 0o640));
     }
 }

@@ -217,13 +217,11 @@ pub(super) fn hashes_on_disk(
     Ok((shown, on_disk))
 }
 
-/// Gives a file the mode and time that it should have.
-///
-/// Returns whether it has the extended attributes.
-pub(super) fn set_attributes(file: &dyn DiskFile, header: &FileHeader) -> io::Result<bool> {
+/// Gives a file the mode, time, owner and attributes that it should have. Returns whether it has the latter two.
+pub(super) fn set_attributes(file: &dyn DiskFile, header: &FileHeader) -> io::Result<attributes::Kept> {
     let stat = file.stat()?;
     fault::owner(stat.id)?;
-    let kept = attributes::keep(file, header.attributes.as_deref(), header.mode.into());
+    let kept = attributes::keep(file, header);
     let stat = file.stat()?;
     if stat.mode != kept.mode {
         file.set_mode(kept.mode)?;
@@ -231,7 +229,7 @@ pub(super) fn set_attributes(file: &dyn DiskFile, header: &FileHeader) -> io::Re
     if stat.modified != (header.mtime_s, header.mtime_ns) {
         file.set_modified((header.mtime_s, header.mtime_ns))?;
     }
-    Ok(kept.all)
+    Ok(kept)
 }
 
 /// Returns whether the system lets this user set the mode and time of a file.
@@ -309,8 +307,10 @@ impl Writer {
         if Some(stat.len) != header.length || !worth {
             return Ok(None);
         }
-        let is_same =
-            same_time && stat.mode == u32::from(header.mode) && header.attributes.is_none();
+        let is_same = same_time
+            && stat.mode == u32::from(header.mode)
+            && header.attributes.is_none()
+            && attributes::owner_for(header.owner, &stat) == stat.owner;
         if self.config.overwrite && !is_same && !is_to_set(&*file, &stat) {
             // A file of this user takes its place.
             return Ok(None);
@@ -325,7 +325,7 @@ impl Writer {
     /// somebody else stays as it is.
     fn keep_attributes(&mut self, file: &dyn DiskFile, header: &FileHeader) -> io::Result<()> {
         match set_attributes(file, header) {
-            Ok(is_kept) => self.caveats.unkept += u64::from(!is_kept),
+            Ok(kept) => self.caveats.count(&kept),
             Err(error)
                 if error.kind() == io::ErrorKind::PermissionDenied && !self.config.overwrite =>
             {
@@ -436,9 +436,8 @@ impl Writer {
         }
         let Some(current) = self.current.take() else { return Ok(()) };
         let Current { store, entry, header, bytes, .. } = current;
-        let wanted = header.attributes.as_deref();
-        let kept = attributes::keep(store.file(), wanted, header.mode.into());
-        self.caveats.unkept += u64::from(!kept.all);
+        let kept = attributes::keep(store.file(), &header);
+        self.caveats.count(&kept);
         store.finish(&Finish {
             mode: kept.mode,
             modified: known.is_some().then_some((header.mtime_s, header.mtime_ns)),
@@ -598,7 +597,7 @@ impl Visitor for Writer {
             if let Ok(folder) = self.open_dir(&header.path) {
                 let modified = (header.mtime_s, header.mtime_ns);
                 let kept = attributes::keep_of(&folder, header);
-                self.caveats.unkept += u64::from(!kept.all);
+                self.caveats.count(&kept);
                 let _ = folder.set_attributes(kept.mode, modified);
             }
         }

@@ -176,10 +176,19 @@ pub trait Sink: Send {
 pub struct Caveats {
     /// The number of files and directories that have not all extended attributes that were sent.
     pub unkept: u64,
+    /// The number of files, directories and links that have not the owner and the group that were sent.
+    pub unowned: u64,
     /// The number of further names of files that are copies, because the system refuses hard links there.
     pub copied: u64,
     /// The number of files and links that keep their modes and times, because they belong to another user and are not replaced.
     pub foreign: u64,
+}
+
+impl Caveats {
+    fn count(&mut self, kept: &attributes::Kept) {
+        self.unkept += u64::from(!kept.all);
+        self.unowned += u64::from(!kept.owned);
+    }
 }
 
 /// What a manifest was found to have in common with a receiver's files.

@@ -54,6 +54,7 @@ fn a_file_that_never_had_a_byte_leaves_nothing() {
         let path = b"x".to_vec();
         let header = FileHeader {
             attributes: None,
+            owner: None,
             path,
             kind: RecordKind::File,
             length,

@@ -14,6 +14,7 @@ use rustix::fs::{
     readlinkat, seek,
 };
 use rustix::io::Errno;
+use rustix::process::{getegid, geteuid};
 
 use super::{Catalogue, Files, MAX_STREAM, Source, SourceError, read_error};
 use crate::excludes::{self, Excludes, Used};
@@ -43,6 +44,8 @@ pub struct Listing {
     special: Vec<PathBuf>,
     /// What has too many extended attributes: none is sent.
     bare: Vec<PathBuf>,
+    /// What belongs to another user or group than this process, which is not sent.
+    foreign: Vec<PathBuf>,
     /// What is neither sent nor deleted elsewhere.
     protected: Protected,
     /// Patterns of what is excluded that have matched nothing.
@@ -72,13 +75,25 @@ pub struct Unmatched {
 /// What a walk through directories has found.
 struct Walk<'a> {
     excludes: Used<'a>,
-    with_attributes: bool,
+    keeps: Keeps,
+    /// The user and the group of this process.
+    own: (u32, u32),
     found: Vec<Found>,
     /// The first names in the stream of files that have several.
     named: BTreeMap<(u64, u64), Vec<u8>>,
     skipped: Vec<Skipped>,
     special: Vec<PathBuf>,
     bare: Vec<PathBuf>,
+    foreign: Vec<PathBuf>,
+}
+
+/// What of files is sent besides names, modes, times and content.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Keeps {
+    /// Extended attributes.
+    pub attributes: bool,
+    /// The numbers of users and groups.
+    pub owners: bool,
 }
 
 impl Listing {
@@ -98,26 +113,28 @@ impl Listing {
     /// # Errors
     /// The same as for [`Self::new`].
     pub fn without(paths: &[PathBuf], excludes: &Excludes) -> Result<Self, SourceError> {
-        Self::list(paths, excludes, false)
+        Self::list(paths, excludes, Keeps::default())
     }
 
-    /// As [`Self::without`], and on demand with extended attributes.
+    /// As [`Self::without`], and on demand with extended attributes and owners.
     ///
     /// # Errors
     /// The same as for [`Self::new`].
     pub fn list(
         paths: &[PathBuf],
         excludes: &Excludes,
-        with_attributes: bool,
+        keeps: Keeps,
     ) -> Result<Self, SourceError> {
         let mut walk = Walk {
             excludes: Used::new(excludes),
-            with_attributes,
+            keeps,
+            own: (geteuid().as_raw(), getegid().as_raw()),
             found: Vec::new(),
             named: BTreeMap::new(),
             skipped: Vec::new(),
             special: Vec::new(),
             bare: Vec::new(),
+            foreign: Vec::new(),
         };
         for path in in_order(paths) {
             let meta = std::fs::metadata(path).map_err(|error| read_error(path, error))?;
@@ -134,7 +151,7 @@ impl Listing {
             let name = name.ok_or_else(|| SourceError::NoName { path: path.clone() })?;
             walk.walk(&whole, &name, meta)?;
         }
-        let Walk { found, skipped, special, bare, excludes: used, .. } = walk;
+        let Walk { found, skipped, special, bare, foreign, excludes: used, .. } = walk;
         let mut names = BTreeSet::new();
         for Found { header, .. } in &found {
             if !names.insert(&header.path) {
@@ -145,7 +162,7 @@ impl Listing {
         let paths = skipped.iter().map(|it| it.name.clone()).collect();
         let protected = Protected { patterns: excludes.patterns().to_vec(), paths };
         let unmatched = Unmatched::all(used.unused(), &found);
-        Ok(Self { found, skipped, special, bare, protected, unmatched })
+        Ok(Self { found, skipped, special, bare, foreign, protected, unmatched })
     }
 
     /// Returns the patterns of what is excluded that have matched nothing that no other one excludes.
@@ -175,6 +192,12 @@ impl Listing {
     #[must_use]
     pub fn with_too_many_attributes(&self) -> &[PathBuf] {
         &self.bare
+    }
+
+    /// Returns what belongs to another user or group than this process, if that is not sent.
+    #[must_use]
+    pub fn with_other_owners(&self) -> &[PathBuf] {
+        &self.foreign
     }
 }
 
@@ -242,6 +265,7 @@ pub(super) fn header_of(path: &[u8], meta: &Metadata) -> FileHeader {
         kind: if meta.is_dir() { RecordKind::Directory } else { RecordKind::File },
         length: Some(if meta.is_file() { meta.len() } else { 0 }),
         attributes: None,
+        owner: None,
         mode: (meta.mode() & 0o777) as u16,
         mtime_s: meta.mtime(),
         mtime_ns: meta.mtime_nsec() as u32,
@@ -419,7 +443,15 @@ impl Walk<'_> {
             let extents = extents_of(local, &meta).map_err(|error| read_error(local, error))?;
             header.kind = extents.map_or(RecordKind::File, RecordKind::WithHoles);
         }
-        if self.with_attributes && (header.is_file() || header.is_directory()) {
+        if header.hard_link().is_none() {
+            let owner = (meta.uid(), meta.gid());
+            match self.keeps.owners {
+                true => header.owner = Some(owner),
+                false if owner != self.own => self.foreign.push(local.to_owned()),
+                false => {}
+            }
+        }
+        if self.keeps.attributes && (header.is_file() || header.is_directory()) {
             let found = open(local).and_then(|file| Attributes::new(sink::attributes_of(&file)));
             match found.map_err(|error| read_error(local, error))? {
                 Attributes::Some(found) => header.attributes = Some(found),

@@ -14,7 +14,7 @@ use bytes::Bytes;
 use smallvec::SmallVec;
 
 pub use self::files::Files;
-pub use self::listing::{Listing, Skipped, Unmatched};
+pub use self::listing::{Keeps, Listing, Skipped, Unmatched};
 pub use self::memory::Memory;
 pub use self::pipe::Pipe;
 use crate::format::{FileHeader, Hash, Protected};

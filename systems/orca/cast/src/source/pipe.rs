@@ -176,6 +176,7 @@ impl Pipe {
         let path = name.as_bytes().to_vec();
         let header = FileHeader {
             attributes: None,
+            owner: None,
             path,
             kind: format::RecordKind::File,
             length: None,

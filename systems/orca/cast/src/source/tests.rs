@@ -254,8 +254,9 @@ fn a_mode_is_sent_without_what_an_acl_gives_to_others() {
     }
     assert_eq!(path.metadata().unwrap().permissions().mode() & 0o777, 0o670);
     let excludes = crate::excludes::Excludes::default();
-    let sent = |with_attributes| {
-        let listing = Listing::list(std::slice::from_ref(&path), &excludes, with_attributes);
+    let sent = |attributes| {
+        let keeps = Keeps { attributes, ..Keeps::default() };
+        let listing = Listing::list(std::slice::from_ref(&path), &excludes, keeps);
         listing.unwrap().headers().remove(0)
     };
     assert_eq!(sent(false).mode, 0o640);

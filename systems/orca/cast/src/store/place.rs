@@ -384,6 +384,12 @@ impl Entry {
         }
     }
 
+    /// Gives the symbolic link with this name to a user and a group.
+    pub(crate) fn set_link_owner(&self, owner: (u32, u32)) -> io::Result<()> {
+        fault::step()?;
+        self.dir.on.set_link_owner(&self.name, owner)
+    }
+
     fn new_link(&self, file: &dyn DiskFile) -> io::Result<()> {
         fault::link()?;
         self.dir.on.link(file, &self.name)

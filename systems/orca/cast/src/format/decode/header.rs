@@ -7,6 +7,9 @@ use super::super::{
 };
 use super::DecodeError;
 
+/// The length in bytes of the numbers of a user and a group.
+const OWNER: usize = 8;
+
 /// Returns the length of the file record that begins with these bytes; `None` if more of it is needed.
 pub(in super::super) fn record_len(
     record: &[u8],
@@ -19,7 +22,7 @@ pub(in super::super) fn record_len(
         return Some(Err(DecodeError::Path(PathError::Long)));
     }
     let mut len = front + path;
-    match record[1] & !kind::WITH_ATTRIBUTES {
+    match kind::plain(record[1]) {
         kind::WITH_HOLES => match runs_bytes(record.get(len..len + 4)?) {
             Some(runs) => len += runs,
             None => return wrong(),
@@ -38,6 +41,9 @@ pub(in super::super) fn record_len(
             attributes if attributes <= MAX_ATTRIBUTES => len += 4 + attributes,
             _ => return wrong(),
         }
+    }
+    if record[1] & kind::WITH_OWNER != 0 {
+        len += OWNER;
     }
     Some(Ok(len))
 }
@@ -75,7 +81,7 @@ pub(in super::super) fn file_header(record: &[u8], begins: u64) -> Result<FileHe
     let (path, rest) = record[front..].split_at(number(&record[front - 2..front]) as usize);
     let path = path.to_vec();
     check_path(&path)?;
-    let kind = record[1] & !kind::WITH_ATTRIBUTES;
+    let kind = kind::plain(record[1]);
     let is_known = kind <= kind::SYMBOLIC_LINK;
     if record[0] != tag::FILE || !is_known {
         let found = if is_known { record[0] } else { record[1] };
@@ -87,6 +93,19 @@ pub(in super::super) fn file_header(record: &[u8], begins: u64) -> Result<FileHe
         _ => 0,
     };
     let (special, rest) = rest.split_at_checked(special).ok_or(wrong)?;
+    let (owner, rest) = match record[1] & kind::WITH_OWNER {
+        0 => (None, rest),
+        _ => {
+            let (rest, owner) = rest.split_last_chunk::<OWNER>().ok_or(wrong)?;
+            let (user, group) = owner.split_at(OWNER / 2);
+            let (user, group) = (number(user) as u32, number(group) as u32);
+            // The system takes it for none.
+            if user == u32::MAX || group == u32::MAX {
+                return Err(wrong);
+            }
+            (Some((user, group)), rest)
+        }
+    };
     let attributes = match record[1] & kind::WITH_ATTRIBUTES {
         0 => None,
         _ => Some(rest.get(4..).and_then(attributes).ok_or(wrong)?),
@@ -125,6 +144,7 @@ pub(in super::super) fn file_header(record: &[u8], begins: u64) -> Result<FileHe
         kind,
         length,
         attributes,
+        owner,
         mode: (number(&record[2..4]) & 0o777) as u16,
         mtime_s: number(&record[4..12]) as i64,
         mtime_ns: (number(&record[12..16]) as u32).min(999_999_999),

@@ -160,8 +160,17 @@ impl Seen {
     }
 }
 
-const fn time_or_mode(same_time: bool) -> Difference {
-    if same_time { Difference::Mode } else { Difference::Time }
+/// Returns in which of time, mode and owner something differs from an entry.
+fn difference(found: &Stat, header: &FileHeader, same_mode: bool) -> Difference {
+    if found.modified != (header.mtime_s, header.mtime_ns) {
+        Difference::Time
+    } else if !same_mode {
+        Difference::Mode
+    } else if attributes::owner_for(header.owner, found) != found.owner {
+        Difference::Owner
+    } else {
+        Difference::None
+    }
 }
 
 /// The places of a manifest's entries at a receiver.
@@ -220,6 +229,8 @@ impl<'a> Places<'a> {
             changed => changed.is_ok(),
         };
         if header.symbolic_link().is_some() {
+            // An owner that it cannot have is not worth to send it again.
+            let _ = attributes::own_link(&at, header.owner);
             return Ok(is_done(at.set_link_modified((header.mtime_s, header.mtime_ns))));
         }
         let Some(file) = at.open_read()? else { return Ok(false) };
@@ -237,17 +248,17 @@ impl<'a> Places<'a> {
         let (root, config) = (self.root, self.config);
         let Some(at) = self.entry(header)? else { return Ok(Place::Lacking(Difference::New)) };
         let Some(found) = at.stat() else { return Ok(Place::Lacking(Difference::New)) };
-        let same_time = found.modified == (header.mtime_s, header.mtime_ns);
         if header.is_directory() {
-            return Ok(match found.kind {
-                FileKind::Directory if same_time && attributes::is_mode(found.mode, header) => {
-                    match config.overwrite && header.attributes.is_some() {
-                        true => Place::Other(Seen::new(&found), Difference::None),
-                        false => Place::There,
-                    }
+            if found.kind != FileKind::Directory {
+                return Ok(Place::Taken(ObstacleKind::NotDirectory, Difference::Kind));
+            }
+            let same_mode = attributes::is_mode(found.mode, header);
+            return Ok(match difference(&found, header, same_mode) {
+                Difference::None if config.overwrite && header.attributes.is_some() => {
+                    Place::Other(Seen::new(&found), Difference::None)
                 }
-                FileKind::Directory => Place::Lacking(time_or_mode(same_time)),
-                _ => Place::Taken(ObstacleKind::NotDirectory, Difference::Kind),
+                Difference::None => Place::There,
+                difference => Place::Lacking(difference),
             });
         }
         let is_rest = |found: &Stat| {
@@ -260,9 +271,9 @@ impl<'a> Places<'a> {
                     at.target().is_some_and(|found| found.as_bytes() == target)
                 }) =>
             {
-                match same_time {
-                    true => Place::There,
-                    false => Place::Other(Seen::new(&found), Difference::Time),
+                match difference(&found, header, true) {
+                    Difference::None => Place::There,
+                    difference => Place::Other(Seen::new(&found), difference),
                 }
             }
             FileKind::File => {
@@ -310,12 +321,11 @@ impl<'a> Places<'a> {
         if hash.is_none() && !same_time {
             return Ok(Place::Lacking(Difference::Time));
         }
-        let same_mode = found.mode == u32::from(header.mode);
-        let differs = !same_time || !same_mode || header.attributes.is_some();
+        let difference = difference(found, header, found.mode == u32::from(header.mode));
+        // Which attributes it has is seen when it gets them.
+        let differs = difference != Difference::None || header.attributes.is_some();
         let place = match differs && (config.overwrite || hash.is_some()) {
-            // Which attributes it has is seen when it gets them.
-            true if same_time && same_mode => Place::Other(Seen::new(found), Difference::None),
-            true => Place::Other(Seen::new(found), time_or_mode(same_time)),
+            true => Place::Other(Seen::new(found), difference),
             false => Place::There,
         };
         if hash.is_none() && (purpose.dry_run || !config.sync) {

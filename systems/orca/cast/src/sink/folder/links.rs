@@ -92,6 +92,7 @@ impl Writer {
                 })?;
             }
         }
+        self.caveats.unowned += u64::from(!attributes::own_link(&to, header.owner));
         self.sync_later(to.dir())?;
         self.files += 1;
         self.digest.file(header);
@@ -152,8 +153,10 @@ impl Writer {
             }
         }
         let attributes = attributes::of(file);
-        let kept = attributes::keep(store.file(), attributes.as_deref().ok(), stat.mode);
-        self.caveats.unkept += u64::from(!kept.all);
+        let _ = attributes::own(store.file(), Some(stat.owner));
+        let kept =
+            attributes::keep_attributes(store.file(), attributes.as_deref().ok(), stat.mode);
+        self.caveats.count(&kept);
         let (mode, modified) = (kept.mode, Some(stat.modified));
         Ok(store.finish(&Finish { mode, modified, sync: self.config.sync })?)
     }

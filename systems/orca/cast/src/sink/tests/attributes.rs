@@ -32,6 +32,7 @@ fn entry(path: &str, content: &[u8], hash: bool) -> ManifestEntry {
         kind: RecordKind::File,
         length: Some(content.len() as u64),
         attributes: Some(vec![planted]),
+        owner: None,
         mode: 0o666,
         mtime_s: 7,
         mtime_ns: 0,
@@ -86,4 +87,58 @@ fn a_file_that_is_not_known_to_be_the_same_keeps_its_mode_time_and_attributes() 
     std::fs::set_permissions(root.join("x"), PermissionsExt::from_mode(0o600)).unwrap();
     assert!(compare(&replaces, vec![guess()], by_time).is_complete);
     assert_eq!(seen(&root.join("x")).0, 0o666);
+}
+
+/// Root gives files, folders and links to whom the sender names; others keep them, and that is counted.
+#[test]
+fn owners_are_kept_where_the_system_lets_them() {
+    let folder = tempfile::tempdir().unwrap();
+    let header = |path: &str, kind| FileHeader {
+        path: path.into(),
+        kind,
+        length: Some(0),
+        attributes: None,
+        owner: Some((1234, 4321)),
+        mode: 0o640,
+        mtime_s: 7,
+        mtime_ns: 0,
+    };
+    let headers = [
+        header("d", RecordKind::Directory),
+        header("d/f", RecordKind::File),
+        FileHeader { mode: 0o777, ..header("d/l", RecordKind::SymbolicLink(b"f".to_vec())) },
+    ];
+    let mut sink = Folder::new(config(folder.path()), 5).unwrap();
+    sink.put(&links::stream(&headers)).unwrap();
+    assert!(sink.is_complete());
+    let is_root = rustix::process::geteuid().is_root();
+    assert_eq!(sink.caveats().unowned, if is_root { 0 } else { 3 });
+    let owners = || {
+        headers.each_ref().map(|header| {
+            let found = std::fs::symlink_metadata(
+                folder.path().join(std::str::from_utf8(&header.path).unwrap()),
+            );
+            found.map(|it| (it.uid(), it.gid(), it.mode() & 0o777)).unwrap()
+        })
+    };
+    let entries = || headers.iter().map(|it| ManifestEntry { header: it.clone(), hash: None });
+    let purpose = Purpose { itemize: true, ..Purpose::default() };
+    let there = || compare(&config(folder.path()), entries().collect(), purpose);
+    // What cannot be given away is not sent again and again.
+    assert!(there().is_complete);
+    if !is_root {
+        return;
+    }
+    let expected = [(1234, 4321, 0o640), (1234, 4321, 0o640), (1234, 4321, 0o777)];
+    assert_eq!(owners(), expected);
+    for path in ["d", "d/f", "d/l"] {
+        std::os::unix::fs::lchown(folder.path().join(path), Some(7), None).unwrap();
+    }
+    // A folder is sent again, a link gets its owner, and a file that may be another one keeps its own.
+    let found = there();
+    assert!(!found.is_complete && found.lacking_files == 0);
+    assert_eq!(owners().map(|it| it.0), [7, 7, 1234]);
+    let replaces = FolderConfig { overwrite: true, ..config(folder.path()) };
+    let _ = compare(&replaces, entries().collect(), purpose);
+    assert_eq!(owners().map(|it| it.0), [7, 1234, 1234]);
 }

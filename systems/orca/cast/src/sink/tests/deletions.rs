@@ -17,6 +17,7 @@ fn entry(path: &str, directory: bool, folder: &Path) -> ManifestEntry {
     let path = path.as_bytes().to_vec();
     let header = FileHeader {
         attributes: None,
+        owner: None,
         path,
         kind: if directory { RecordKind::Directory } else { RecordKind::File },
         length: Some(0),

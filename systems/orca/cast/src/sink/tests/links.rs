@@ -17,6 +17,7 @@ fn header(path: &str, link: Option<&str>, directory: bool) -> FileHeader {
         kind,
         length: Some(0),
         attributes: None,
+        owner: None,
         mode: 0o755,
         mtime_s: 7,
         mtime_ns: 0,
@@ -24,7 +25,7 @@ fn header(path: &str, link: Option<&str>, directory: bool) -> FileHeader {
 }
 
 /// A stream of empty files, directories and links.
-fn stream(headers: &[FileHeader]) -> Vec<u8> {
+pub(super) fn stream(headers: &[FileHeader]) -> Vec<u8> {
     let (mut out, mut digest) = (Vec::new(), crate::format::StreamDigest::default());
     crate::format::start(&mut out);
     for header in headers {

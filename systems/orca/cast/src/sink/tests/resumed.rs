@@ -179,6 +179,7 @@ fn a_sender_cannot_write_the_state_of_a_stream() {
         let (length, mode, mtime_s, mtime_ns) = (Some(1), 0o644, 0, 0);
         let header = FileHeader {
             attributes: None,
+            owner: None,
             path,
             kind: RecordKind::File,
             length,
@@ -252,6 +253,7 @@ fn hashing_ends_with_the_transfer() {
     let stream = 7 << 64;
     let header = FileHeader {
         attributes: None,
+        owner: None,
         path: b"big".to_vec(),
         kind: RecordKind::File,
         length: Some(SPARSE),
