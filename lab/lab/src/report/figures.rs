@@ -8,11 +8,11 @@ use std::fmt::Write;
 use super::charts::{Section, spread};
 use super::svg::{self, Chart, Theme, escape};
 
-/// The script of pages with charts.
-const SCRIPT: &str = include_str!("report.js");
+/// What the scripts of all pages share, a link to the file of the crate `rackweave-page`, and the script of pages with charts.
+const SCRIPT: &str = concat!(include_str!("elements.js"), "\n", include_str!("report.js"));
 
 /// The digest of the script element's text, by which the policy of a page admits it and no other; a test computes it.
-const DIGEST: &str = "sha256-RjOdZHnDsd26//p4AWATpID2u+3oAhBCT9c53OM42Zg=";
+const DIGEST: &str = "sha256-fn/i1f4I/L8iEVi06IYJh5BbIzgHZjm0HhkD8dUbvSw=";
 
 /// The number of charts in a row beyond which others are folded.
 const MAX_OPEN: usize = 3;

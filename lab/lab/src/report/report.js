@@ -1,17 +1,9 @@
 // Reads out, zooms, redraws and saves the charts of the page, which is complete without it.
-"use strict";
 {
   // As in svg/mod.rs.
   const LEFT = 50, TOP = 28, RIGHT = 18, BOTTOM = 46, CHARACTER = 6.8, LEGEND_ROW = 20;
-  const NAMESPACE = "http://www.w3.org/2000/svg";
   const SLACK = 1e-9;
 
-  const make = (name, attributes, text) => {
-    const node = document.createElementNS(NAMESPACE, name);
-    for (const [key, value] of Object.entries(attributes)) node.setAttribute(key, value);
-    if (text !== undefined) node.textContent = text;
-    return node;
-  };
   const px = (value) => String(Math.round(value * 10) / 10);
 
   // Numbers with three significant digits, and marks of axes: as in number.rs and ticks.rs.
@@ -98,7 +90,7 @@
   };
 
   const save = (name, type, text) => {
-    const link = document.createElement("a");
+    const link = element("a");
     link.href = URL.createObjectURL(new Blob([text], { type }));
     link.download = name;
     link.click();
@@ -108,9 +100,9 @@
   let charts = 0;
 
   const enhance = (figure) => {
-    const svg = figure.querySelector("svg.chart");
+    const chart = figure.querySelector("svg.chart");
     const { x: across, y: up, lines } = JSON.parse(figure.querySelector("script").textContent);
-    const [, , width, height] = svg.getAttribute("viewBox").split(" ").map(Number);
+    const [, , width, height] = chart.getAttribute("viewBox").split(" ").map(Number);
     const right = width - RIGHT, bottom = height - BOTTOM;
     const title = figure.querySelector("figcaption").textContent;
     const section = figure.closest("section") ?? figure;
@@ -118,7 +110,7 @@
 
     // The notes at marks become the read-out, in place of the browser's own.
     for (const line of lines) {
-      const group = svg.querySelector(`.line.${line.look}`);
+      const group = chart.querySelector(`.line.${line.look}`);
       const marks = [...group.querySelectorAll(".mark")];
       const notes = marks.map((mark) => mark.querySelector("title")?.textContent);
       line.outline = marks[0]?.getAttribute("d").replace(/^M[-\d.]+ [-\d.]+/, "");
@@ -131,7 +123,7 @@
       group.querySelectorAll(".value").forEach((value) => value.remove());
       group.querySelectorAll("title").forEach((note) => note.remove());
     }
-    const drawn = [...svg.childNodes];
+    const drawn = [...chart.childNodes];
     const isShown = (line) => section.querySelector(`input.${line.look}`)?.checked ?? true;
     const view = { x: null, y: null, log: up.log };
     let cursor = null;
@@ -178,32 +170,32 @@
       logButton.setAttribute("aria-pressed", String(view.log));
       resetButton.disabled = !view.x && !view.y && view.log === up.log;
       if (resetButton.disabled) {
-        svg.replaceChildren(...drawn);
+        chart.replaceChildren(...drawn);
         return;
       }
       const [atX, atY] = maps();
       const [xMarks, xTitle] = axisMarks(across, xEnds(), across.log, 6);
       const [yMarks, yTitle] = axisMarks({ ...up, names: [] }, yEnds(), view.log, 6);
-      const names = make("g", { class: "soft", fill: "currentColor" });
+      const names = svg("g", { class: "soft", fill: "currentColor" });
       let grid = "", free = -Infinity;
       for (const [value, name] of yMarks) {
         grid += `M${LEFT} ${px(atY(value))}H${right}`;
-        names.append(make("text", { x: LEFT - 6, y: px(atY(value) + 4), "text-anchor": "end" }, name));
+        names.append(svg("text", { x: LEFT - 6, y: px(atY(value) + 4), "text-anchor": "end" }, name));
       }
       for (const [value, name] of xMarks) {
         const at = atX(value), half = (name.length * CHARACTER) / 2;
         if (at - half >= free) {
           free = at + half + 4;
           grid += `M${px(at)} ${TOP}V${bottom}`;
-          names.append(make("text", { x: px(at), y: bottom + 18, "text-anchor": "middle" }, name));
+          names.append(svg("text", { x: px(at), y: bottom + 18, "text-anchor": "middle" }, name));
         }
       }
-      names.append(make("text", { x: px((LEFT + right) / 2), y: height - 8, "text-anchor": "middle" }, xTitle));
-      const inside = make("clipPath", { id: clip });
-      inside.append(make("rect", { x: LEFT - 5, y: TOP - 5, width: right - LEFT + 10, height: bottom - TOP + 10 }));
-      const plot = make("g", { "clip-path": `url(#${clip})` });
+      names.append(svg("text", { x: px((LEFT + right) / 2), y: height - 8, "text-anchor": "middle" }, xTitle));
+      const inside = svg("clipPath", { id: clip });
+      inside.append(svg("rect", { x: LEFT - 5, y: TOP - 5, width: right - LEFT + 10, height: bottom - TOP + 10 }));
+      const plot = svg("g", { "clip-path": `url(#${clip})` });
       for (const line of [...lines].reverse()) {
-        const group = make("g", { class: `line ${line.colour} ${line.look}` });
+        const group = svg("g", { class: `line ${line.colour} ${line.look}` });
         let path = "";
         for (const part of line.parts) {
           let pen = "M";
@@ -215,19 +207,19 @@
             }
             path += pen === "L" && line.step ? `H${atPointX}V${atPointY}` : `${pen}${atPointX} ${atPointY}`;
             pen = "L";
-            if (line.outline) group.append(make("path", { class: "mark", d: `M${atPointX} ${atPointY}${line.outline}`, fill: "currentColor" }));
+            if (line.outline) group.append(svg("path", { class: "mark", d: `M${atPointX} ${atPointY}${line.outline}`, fill: "currentColor" }));
           }
         }
-        const stroke = make("path", { d: path, fill: "none", stroke: "currentColor", "stroke-width": line.width, "stroke-linejoin": "round" });
+        const stroke = svg("path", { d: path, fill: "none", stroke: "currentColor", "stroke-width": line.width, "stroke-linejoin": "round" });
         if (line.dash) stroke.setAttribute("stroke-dasharray", line.dash);
         group.prepend(stroke);
         plot.append(group);
       }
-      svg.replaceChildren(
-        make("path", { class: "grid", d: grid, stroke: "currentColor" }),
-        make("path", { class: "axis", d: `M${LEFT} ${bottom}H${right}`, stroke: "currentColor" }),
+      chart.replaceChildren(
+        svg("path", { class: "grid", d: grid, stroke: "currentColor" }),
+        svg("path", { class: "axis", d: `M${LEFT} ${bottom}H${right}`, stroke: "currentColor" }),
         names,
-        make("text", { class: "ink", x: 8, y: TOP - 12, fill: "currentColor" }, yTitle),
+        svg("text", { class: "ink", x: 8, y: TOP - 12, fill: "currentColor" }, yTitle),
         inside,
         plot,
       );
@@ -276,32 +268,29 @@
       return across.names.find(([place]) => place === value)?.[1] ?? UNITS[across.quantity](value);
     };
     const read = (value) => {
-      svg.querySelector(".cursor")?.remove();
+      chart.querySelector(".cursor")?.remove();
       const found = value === null ? [] : atCursor(value);
       cursor = found.length > 0 ? value : null;
       reading.hidden = cursor === null;
       if (cursor === null) return;
       const [atX, atY] = maps();
-      const group = make("g", { class: "cursor" });
+      const group = svg("g", { class: "cursor" });
       const at = atX(value);
-      group.append(make("path", { class: "axis", d: `M${px(at)} ${TOP}V${bottom}`, stroke: "currentColor" }));
+      group.append(svg("path", { class: "axis", d: `M${px(at)} ${TOP}V${bottom}`, stroke: "currentColor" }));
       for (const { line, point } of found) {
         const y = Math.min(Math.max(atY(point.y), TOP), bottom);
-        group.append(make("circle", { class: line.colour, cx: px(line.step ? at : atX(point.x)), cy: px(y), r: 4, fill: "currentColor" }));
+        group.append(svg("circle", { class: line.colour, cx: px(line.step ? at : atX(point.x)), cy: px(y), r: 4, fill: "currentColor" }));
       }
-      svg.append(group);
+      chart.append(group);
       const rows = found.map(({ line, point }) => {
-        const row = document.createElement("div");
-        const dot = document.createElement("span");
-        dot.className = `dot ${line.colour}`;
-        row.append(dot, point.note ?? `${line.name}: ${UNITS[up.quantity](point.y)}`);
+        const row = element("div");
+        row.append(element("span", `dot ${line.colour}`), point.note ?? `${line.name}: ${UNITS[up.quantity](point.y)}`);
         return row;
       });
       const isNoted = found.some(({ point }) => point.note !== undefined);
-      const head = document.createElement("div");
-      head.textContent = isNoted ? "" : `${across.title}: ${xName(value)}`;
+      const head = element("div", "", isNoted ? "" : `${across.title}: ${xName(value)}`);
       reading.replaceChildren(...(isNoted ? [] : [head]), ...rows);
-      const box = svg.getBoundingClientRect(), outer = figure.getBoundingClientRect();
+      const box = chart.getBoundingClientRect(), outer = figure.getBoundingClientRect();
       const left = box.left - outer.left + (at / width) * box.width;
       const isRight = at > (LEFT + right) / 2;
       reading.style.top = `${box.top - outer.top + 8}px`;
@@ -309,7 +298,7 @@
       reading.style.right = isRight ? `${outer.width - left + 12}px` : "auto";
     };
     const pixelOf = (event) => {
-      const box = svg.getBoundingClientRect();
+      const box = chart.getBoundingClientRect();
       const limit = (value, low, high) => Math.min(Math.max(value, low), high);
       return [
         limit(((event.clientX - box.left) / box.width) * width, LEFT, right),
@@ -326,13 +315,13 @@
     };
 
     let from = null;
-    const band = make("rect", { class: "band" });
-    svg.addEventListener("pointerdown", (event) => {
+    const band = svg("rect", { class: "band" });
+    chart.addEventListener("pointerdown", (event) => {
       if (event.button !== 0) return;
       from = pixelOf(event);
-      svg.setPointerCapture(event.pointerId);
+      chart.setPointerCapture(event.pointerId);
     });
-    svg.addEventListener("pointermove", (event) => {
+    chart.addEventListener("pointermove", (event) => {
       const to = pixelOf(event);
       if (from && Math.abs(to[0] - from[0]) > 8) {
         read(null);
@@ -340,12 +329,12 @@
         const box = [Math.min(from[0], to[0]), tall ? Math.min(from[1], to[1]) : TOP];
         const size = [Math.abs(to[0] - from[0]), tall ? Math.abs(to[1] - from[1]) : bottom - TOP];
         for (const [key, value] of [["x", box[0]], ["y", box[1]], ["width", size[0]], ["height", size[1]]]) band.setAttribute(key, px(value));
-        svg.append(band);
+        chart.append(band);
       } else if (!from) {
         read(valueAt(to[0]));
       }
     });
-    svg.addEventListener("pointerup", (event) => {
+    chart.addEventListener("pointerup", (event) => {
       const to = pixelOf(event), start = from;
       from = null;
       band.remove();
@@ -359,13 +348,13 @@
       [view.x, view.y] = [ends(ofX, start[0], to[0]), y];
       redraw();
     });
-    svg.addEventListener("pointercancel", () => {
+    chart.addEventListener("pointercancel", () => {
       from = null;
       band.remove();
     });
-    svg.addEventListener("pointerleave", () => from || read(null));
-    svg.addEventListener("dblclick", reset);
-    svg.addEventListener("blur", () => read(null));
+    chart.addEventListener("pointerleave", () => from || read(null));
+    chart.addEventListener("dblclick", reset);
+    chart.addEventListener("blur", () => read(null));
 
     const step = (towards) => {
       const [low, high] = xEnds();
@@ -380,7 +369,7 @@
       "+": () => zoom(0.5), "=": () => zoom(0.5), "-": () => zoom(2),
       0: reset, Escape: reset, l: toggle,
     };
-    svg.addEventListener("keydown", (event) => {
+    chart.addEventListener("keydown", (event) => {
       const act = KEYS[event.key];
       if (!act || event.ctrlKey || event.metaKey || event.altKey) return;
       event.preventDefault();
@@ -397,22 +386,22 @@
         if (at + room > width && at > 8) [at, row] = [8, row + 1];
         const place = [at, 38 + row * LEGEND_ROW];
         at += room;
-        const entry = make("g", { class: line.colour, transform: `translate(${px(place[0])} ${place[1] - 5})` });
-        const sample = make("path", { d: "M0 5H28", stroke: "currentColor", "stroke-width": 2 });
+        const entry = svg("g", { class: line.colour, transform: `translate(${px(place[0])} ${place[1] - 5})` });
+        const sample = svg("path", { d: "M0 5H28", stroke: "currentColor", "stroke-width": 2 });
         if (line.dash) sample.setAttribute("stroke-dasharray", line.dash);
         entry.append(sample);
-        if (line.outline) entry.append(make("path", { class: "mark", d: `M14 5${line.outline}`, fill: "currentColor" }));
-        entry.append(make("text", { class: "ink", x: 34, y: 9, fill: "currentColor" }, line.name));
+        if (line.outline) entry.append(svg("path", { class: "mark", d: `M14 5${line.outline}`, fill: "currentColor" }));
+        entry.append(svg("text", { class: "ink", x: 34, y: 9, fill: "currentColor" }, line.name));
         return entry;
       });
       const head = 24 + (row + 1) * LEGEND_ROW;
-      const picture = make("svg", { viewBox: `0 0 ${width} ${height + head}`, width, height: height + head, "font-family": "Helvetica, Arial, sans-serif", "font-size": 12 });
+      const picture = svg("svg", { viewBox: `0 0 ${width} ${height + head}`, width, height: height + head, "font-family": "Helvetica, Arial, sans-serif", "font-size": 12 });
       const colours = document.body.dataset.colours.split(" ").map((colour, index) => `.s${index}{color:${colour}}`);
-      picture.append(make("style", {}, `.ink{color:#1b1f24}.soft{color:#57606a}.axis{color:#8c959f}.grid{color:#e4e7eb}.mark{stroke:#fff}${colours.join("")}`));
-      picture.append(make("rect", { width, height: height + head, fill: "#fff" }));
-      picture.append(make("text", { class: "ink", x: 8, y: 20, "font-size": 14, "font-weight": 600, fill: "currentColor" }, title), ...legend);
-      const plot = make("g", { transform: `translate(0 ${head})` });
-      plot.append(...[...svg.cloneNode(true).childNodes]);
+      picture.append(svg("style", {}, `.ink{color:#1b1f24}.soft{color:#57606a}.axis{color:#8c959f}.grid{color:#e4e7eb}.mark{stroke:#fff}${colours.join("")}`));
+      picture.append(svg("rect", { width, height: height + head, fill: "#fff" }));
+      picture.append(svg("text", { class: "ink", x: 8, y: 20, "font-size": 14, "font-weight": 600, fill: "currentColor" }, title), ...legend);
+      const plot = svg("g", { transform: `translate(0 ${head})` });
+      plot.append(...[...chart.cloneNode(true).childNodes]);
       for (const line of lines.filter((it) => !isShown(it))) plot.querySelector(`.line.${line.look}`)?.remove();
       picture.append(plot);
       save(`${file}.svg`, "image/svg+xml", new XMLSerializer().serializeToString(picture));
@@ -435,12 +424,10 @@
       save(`${file}.csv`, "text/csv", rows.map((row) => row.map(quoted).join(",") + "\n").join(""));
     };
 
-    const tools = document.createElement("div");
-    tools.className = "tools";
+    const tools = element("div", "tools");
     const button = (text, label, act) => {
-      const node = document.createElement("button");
+      const node = element("button", "", text);
       node.type = "button";
-      node.textContent = text;
       node.title = label;
       node.setAttribute("aria-label", `${label}: ${title}`);
       node.addEventListener("click", act);
@@ -454,12 +441,11 @@
     const resetButton = button("reset", "whole chart (0)", reset);
     button("SVG", "save as SVG", saveSvg);
     button("CSV", "save the points as CSV", saveCsv);
-    const reading = document.createElement("div");
-    reading.className = "reading";
+    const reading = element("div", "reading");
     reading.setAttribute("role", "status");
     reading.hidden = true;
-    svg.tabIndex = 0;
-    svg.setAttribute("aria-label", `${title}: arrow keys read values, plus and minus zoom`);
+    chart.tabIndex = 0;
+    chart.setAttribute("aria-label", `${title}: arrow keys read values, plus and minus zoom`);
     figure.classList.add("live");
     figure.append(tools, reading);
     section.addEventListener("change", () => read(null));

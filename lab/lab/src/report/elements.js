@@ -1,0 +1,1 @@
+../../../../hosts/page/src/elements.js
