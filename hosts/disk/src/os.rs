@@ -16,9 +16,9 @@ use rustix::fs::{
     RenameFlags, SeekFrom, StatxFlags, Timespec, Timestamps, UTIME_OMIT, XattrFlags,
 };
 use rustix::fs::{
-    accessat, chmod, chownat, fadvise, fallocate, fchown, fgetxattr, flistxattr, flock, fremovexattr, fsetxattr,
-    fstat, fstatvfs, linkat, mkdirat, openat, readlinkat, renameat, renameat_with, seek, stat,
-    statat, statx, symlinkat, unlinkat, utimensat,
+    accessat, chmod, chownat, fadvise, fallocate, fchown, fgetxattr, flistxattr, flock,
+    fremovexattr, fsetxattr, fstat, fstatvfs, linkat, mkdirat, openat, readlinkat, renameat,
+    renameat_with, seek, stat, statat, statx, symlinkat, unlinkat, utimensat,
 };
 use rustix::io::Errno;
 use rustix::process::{Gid, Uid};

@@ -45,6 +45,9 @@ pub struct Expect {
     pub overtaking: Span,
     /// Transmission time of what the receiver of a request sends before its response.
     pub acknowledgement: Span,
+    /// Longest delay of a message of which the network takes one packet from the middle, or trims it if it may be trimmed. It
+    /// tells a transport that repairs by what its receivers report (gaps, NACKs) from one that waits for a timer.
+    pub repair: Span,
 }
 
 impl Expect {
@@ -57,6 +60,7 @@ impl Expect {
         head_start: Span::ZERO,
         overtaking: Span::ZERO,
         acknowledgement: Span::ZERO,
+        repair: Span::from_us(100),
     };
 }
 
@@ -502,6 +506,47 @@ pub fn messages_of_all_sizes_arrive<S: Subject>() {
     }
 }
 
+/// A report of a loss that is ignored costs no message, since timers repair too, but time.
+pub fn a_packet_that_is_taken_is_repaired_in_time<S: Subject>() {
+    const BYTES: u64 = 100_000;
+    const TAKEN: u32 = 20;
+    if !S::EXPECT.repairs {
+        return;
+    }
+    let delay = Span::from_us(3);
+    for (number, config) in S::variants().into_iter().enumerate() {
+        let config = S::covering(config, delay);
+        let arrival = |takes: bool| {
+            let mut network = network::<S>(&config, 2, delay);
+            let mut sent = 0;
+            network.fate = Some(Box::new(move |_, packet| {
+                sent += u32::from(packet.src == HostId(0) && packet.payload().is_some());
+                match takes && sent == TAKEN && packet.payload().is_some() {
+                    true if packet.is_trimmable() => packet.trim(),
+                    true => {
+                        sent += 1;
+                        return Vec::new();
+                    }
+                    false => {}
+                }
+                vec![Span::ZERO]
+            }));
+            submit(&mut network, 0, 1, 1, BYTES, Kind::OneWay);
+            network.run_until(at(Span::from_secs(5)));
+            network.assert_ended();
+            deliveries(&network).next().expect("a delivery").0
+        };
+        let later = arrival(true).since(arrival(false));
+        eprintln!("REPAIR {} {number} {later}", core::any::type_name::<S>());
+        assert!(
+            later <= S::EXPECT.repair,
+            "configuration {number}: without one of its packets, which is trimmed where that is allowed, a message arrives {later} later, and \
+             not within {} (`Expect::repair`): what the receiver reports of it does nothing, and a timer repairs it",
+            S::EXPECT.repair
+        );
+    }
+}
+
 // --- times on an idle path
 
 pub fn a_message_on_an_idle_path_goes_back_to_back<S: Subject>() {
@@ -588,6 +633,7 @@ macro_rules! transport_suite {
             cancelled_messages_leave_nothing_behind,
             many_messages_to_one_receiver_arrive,
             messages_of_all_sizes_arrive,
+            a_packet_that_is_taken_is_repaired_in_time,
             a_message_on_an_idle_path_goes_back_to_back,
             a_request_and_its_response_take_both_ideal_times
         );

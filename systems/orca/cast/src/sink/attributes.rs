@@ -211,7 +211,10 @@ pub(super) mod tests {
         let before = DiskFile::attributes(&file).unwrap_or_default();
         for name in refused {
             assert!(!is_kept(name.as_bytes()) && !may_set(name.as_bytes(), true), "{name}");
-            assert!(!keep_attributes(&file, Some(&[attribute(name.as_bytes())]), 0o600).all, "{name}");
+            assert!(
+                !keep_attributes(&file, Some(&[attribute(name.as_bytes())]), 0o600).all,
+                "{name}"
+            );
         }
         assert_eq!(DiskFile::attributes(&file).unwrap_or_default(), before);
         for (name, by_others) in [(&b"user.x"[..], true), (ACL, false), (DEFAULT_ACL, false)] {

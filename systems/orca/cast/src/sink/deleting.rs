@@ -172,7 +172,9 @@ impl Deleting<'_> {
     /// Deletes links that killed transfers have left in the folder of the receiver. Those of other users are none of its business.
     fn clean_top(&mut self) -> Result<(), SinkError> {
         let names = match self.root.names() {
-            Err(error) if is_exhausted(&error) => return Err(failed(self.root.path(), error).into()),
+            Err(error) if is_exhausted(&error) => {
+                return Err(failed(self.root.path(), error).into());
+            }
             names => names.unwrap_or_default(),
         };
         for name in names.iter().filter(|name| is_left_link(name)) {

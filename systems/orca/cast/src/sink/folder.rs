@@ -218,7 +218,10 @@ pub(super) fn hashes_on_disk(
 }
 
 /// Gives a file the mode, time, owner and attributes that it should have. Returns whether it has the latter two.
-pub(super) fn set_attributes(file: &dyn DiskFile, header: &FileHeader) -> io::Result<attributes::Kept> {
+pub(super) fn set_attributes(
+    file: &dyn DiskFile,
+    header: &FileHeader,
+) -> io::Result<attributes::Kept> {
     let stat = file.stat()?;
     fault::owner(stat.id)?;
     let kept = attributes::keep(file, header);

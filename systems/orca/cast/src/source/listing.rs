@@ -120,11 +120,7 @@ impl Listing {
     ///
     /// # Errors
     /// The same as for [`Self::new`].
-    pub fn list(
-        paths: &[PathBuf],
-        excludes: &Excludes,
-        keeps: Keeps,
-    ) -> Result<Self, SourceError> {
+    pub fn list(paths: &[PathBuf], excludes: &Excludes, keeps: Keeps) -> Result<Self, SourceError> {
         let mut walk = Walk {
             excludes: Used::new(excludes),
             keeps,

@@ -154,8 +154,7 @@ impl Writer {
         }
         let attributes = attributes::of(file);
         let _ = attributes::own(store.file(), Some(stat.owner));
-        let kept =
-            attributes::keep_attributes(store.file(), attributes.as_deref().ok(), stat.mode);
+        let kept = attributes::keep_attributes(store.file(), attributes.as_deref().ok(), stat.mode);
         self.caveats.count(&kept);
         let (mode, modified) = (kept.mode, Some(stat.modified));
         Ok(store.finish(&Finish { mode, modified, sync: self.config.sync })?)

@@ -173,7 +173,9 @@ fn what_a_killed_transfer_has_left_of_a_link_in_the_folder_itself_is_deleted_too
     assert!(root.join(&left).exists());
     assert_eq!(names(&put(false))[0], left);
     assert!(!root.join(&left).exists() && names(&put(false)).is_empty());
-    assert!([&*other, &state, "x", "away"].iter().all(|it| root.join(it).symlink_metadata().is_ok()));
+    assert!(
+        [&*other, &state, "x", "away"].iter().all(|it| root.join(it).symlink_metadata().is_ok())
+    );
 }
 
 #[test]
