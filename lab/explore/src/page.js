@@ -176,10 +176,11 @@
     pen.font = "11px system-ui, sans-serif";
     pen.textAlign = "center";
     pen.textBaseline = "middle";
-    const room = new Map();
-    for (const it of places) room.set(it.tier, (room.get(it.tier) || 0) + 1);
+    const tiers = new Map();
+    for (const it of places) tiers.set(it.tier, [...(tiers.get(it.tier) ?? []), it]);
+    const pitchOf = (tier) => (width - 16) / tiers.get(tier).length;
     for (const it of places) {
-      const pitch = (width - 16) / room.get(it.tier);
+      const pitch = pitchOf(it.tier);
       const half = Math.min(it.tier === 0 ? 15 : 32, pitch / 2 - 1);
       pen.fillStyle = look.box;
       pen.strokeStyle = look.line;
@@ -188,9 +189,13 @@
       pen.rect(it.x - half, it.y - 9, 2 * half, 18);
       pen.fill();
       pen.stroke();
-      if (pen.measureText(it.name).width > 2 * half - 2) continue;
-      pen.fillStyle = look.text;
-      pen.fillText(it.name, it.x, it.y + 0.5);
+    }
+    // Where not all names have room, each second one is written, or each third.
+    pen.fillStyle = look.text;
+    for (const [tier, row] of tiers) {
+      const widest = Math.max(...row.map((it) => pen.measureText(it.name).width));
+      const every = Math.ceil((widest + 4) / pitchOf(tier));
+      row.filter((_, nth) => nth % every === 0).forEach((it) => pen.fillText(it.name, it.x, it.y + 0.5));
     }
     return segments;
   };
@@ -257,7 +262,9 @@
     lane.canvas.setAttribute("aria-label", "The fabric; the table of busiest ports has its numbers");
     lane.readout = element("p", "quiet", "Point at a link for its numbers.");
     const legend = element("p", "legend");
-    legend.append("link use 0", element("span", "ramp"), "100 %; circles: bytes in a port's queue, red when its buffer is full");
+    const scale = element("span");
+    scale.append("link use 0", element("span", "ramp"), "100 %");
+    legend.append(scale, element("span", "", "circles: bytes in a port's queue, red when its buffer is full"));
     lane.tileBox = element("div", "tiles");
     lane.chart = element("canvas");
     lane.chart.setAttribute("role", "img");
@@ -266,7 +273,9 @@
     described.streams.forEach((label, stream) => {
       const swatch = element("span", "swatch");
       swatch.style.background = COLORS[stream % COLORS.length];
-      lane.streams.append(swatch, element("span", "", `${described.streams.length > 1 ? `stream ${stream}, ` : ""}${label}`));
+      const entry = element("span");
+      entry.append(swatch, `${described.streams.length > 1 ? `stream ${stream}, ` : ""}${label}`);
+      lane.streams.append(entry);
     });
     lane.ports = table(["Port", "#Queue", "#Of its buffer", "#Link used", "#Dropped"]);
     lane.waiting = table(["Message", "#Bytes left", "#Of", "#Waits for", "Since"]);
@@ -609,9 +618,10 @@
       label.textContent = at.size === 1 ? places[[...at][0]].name : `${at.size} switches`;
       picture.append(label);
     });
-    for (let nth = 0; nth <= 4; nth += 1) {
-      const at = view[0] + ((view[1] - view[0]) * nth) / 4;
-      const label = svg("text", { x: x(at), y: height - 6, "text-anchor": nth === 0 ? "start" : nth === 4 ? "end" : "middle" });
+    const parts = width < 640 ? 2 : 4;
+    for (let nth = 0; nth <= parts; nth += 1) {
+      const at = view[0] + ((view[1] - view[0]) * nth) / parts;
+      const label = svg("text", { x: x(at), y: height - 6, "text-anchor": nth === 0 ? "start" : nth === parts ? "end" : "middle" });
       label.textContent = time(at);
       picture.append(label);
     }

@@ -18,7 +18,7 @@ const CELL: usize = 12;
 /// The width of the names of tiers in pixels.
 const NAMES: usize = 130;
 
-/// Writes the links of each point as cells, by tier: the darker the busier.
+/// Writes the links of each point as cells, by tier: the stronger the colour, the busier, in light and in dark.
 pub(super) fn links(page: &mut String, points: &[PointResult]) {
     let is_drawn = |point: &&PointResult| (1..=MAX_LINKS).contains(&point.links.len());
     let drawn: Vec<(usize, &PointResult)> =
@@ -29,7 +29,7 @@ pub(super) fn links(page: &mut String, points: &[PointResult]) {
     let is_folded = html::folds(points);
     html::begin(page, "Links", is_folded);
     page.push_str(
-        "<p>Each cell is one direction of a link, in the order of the fabric; the darker it is, the larger the \
+        "<p>Each cell is one direction of a link, in the order of the fabric; the stronger its colour, the larger the \
          share of the measured time in which it was sending. A cell shows its name and number under the pointer; links.csv has all \
          of them.</p>\n",
     );

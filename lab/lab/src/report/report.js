@@ -165,8 +165,11 @@
     };
 
     const redraw = () => {
-      cursor = null;
-      reading.hidden = true;
+      draw();
+      const [low, high] = xEnds();
+      read(cursor !== null && cursor >= low && cursor <= high ? cursor : null);
+    };
+    const draw = () => {
       logButton.setAttribute("aria-pressed", String(view.log));
       resetButton.disabled = !view.x && !view.y && view.log === up.log;
       if (resetButton.disabled) {
