@@ -343,6 +343,7 @@ pub(super) fn report_comparison(
             "from": from.to_string(), "files": files, "bytes": bytes,
             "lacking_files": lacking_files, "lacking_bytes": lacking_bytes, "dry_run": purpose.dry_run,
             "deleted": deleted.map(|it| it.entries), "not_deleted": deleted.map(|it| it.failed),
+            "closed": deleted.map(|it| it.hidden),
             "error": refusal.or_else(|| deleted.and_then(failures)),
         });
         let line = events::line("compared", document);

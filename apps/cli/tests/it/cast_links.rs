@@ -195,7 +195,7 @@ fn owners_are_sent_on_demand_and_their_loss_is_told() {
     let (changed, kept) = notes(&["--owner"]);
     assert!(!kept.contains("--owner"), "{kept}");
     if is_root {
-        assert!(changed.contains("changed  tree/a  3 MB  (owner)  at 1 of 1"), "{changed}");
+        assert!(changed.contains("changed  tree/a  3.00 MB  (owner)  at 1 of 1"), "{changed}");
         assert_eq!(owner(), (1234, 4321));
     }
 }

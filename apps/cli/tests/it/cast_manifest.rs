@@ -331,7 +331,7 @@ fn a_dry_run_to_delete_fails_where_the_cast_does_and_counts_what_it_cannot_look_
     let others = format!("and {} others at {}", 3002 + own - printed, receiver.address);
     assert!(printed < 3000 && text.contains(&others), "{text}");
     let failed = String::from_utf8_lossy(&dry.stderr).contains("cannot delete tree/foreign");
-    assert_eq!(failed, is_root(), "{dry:?}");
+    assert_eq!(failed, is_root(), "{:?}", dry.stderr);
     let output = send(&["-n", "--json"]);
     let last = output.stdout.trim_ascii_end().rsplit(|byte| *byte == b'\n').next().unwrap();
     let document: Value = serde_json::from_slice(last).unwrap();

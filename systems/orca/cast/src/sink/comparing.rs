@@ -277,7 +277,7 @@ impl<'a> Found<'a> {
         Ok(())
     }
 
-    /// Makes the names permanent of what is there: whoever made them may have been killed before. Each directory is synced once.
+    /// Makes the names of entries that are there permanent: whoever made them may have been killed before. Each directory is synced once.
     fn sync_names(
         &mut self,
         places: &mut Places<'_>,
