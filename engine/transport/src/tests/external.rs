@@ -34,6 +34,10 @@ pub trait SenderSubject: Sender {
 }
 
 impl<S: SenderSubject> ExternalSubject for Acknowledged<S> {
+    /// A timeout alone tells its senders of a loss: there is no report that they could ignore.
+    const EXPECT: Expect =
+        Expect { acknowledgement: control_span(), repair: Span::from_secs(1), ..Expect::RELIABLE };
+
     fn variants() -> Vec<sender::Config<S>> {
         S::variants().into_iter().map(sender::Config::new).collect()
     }

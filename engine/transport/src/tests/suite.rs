@@ -45,8 +45,8 @@ pub struct Expect {
     pub overtaking: Span,
     /// Transmission time of what the receiver of a request sends before its response.
     pub acknowledgement: Span,
-    /// Longest delay of a message of which the network takes one packet from the middle, or trims it if it may be trimmed. It
-    /// tells a transport that repairs by what its receivers report (gaps, NACKs) from one that waits for a timer.
+    /// Longest delay of a message if the network takes one packet out of its middle, or trims it where that is allowed. It tells a
+    /// transport that repairs by what its receivers report (gaps, NACKs) from one that waits for a timer.
     pub repair: Span,
 }
 
@@ -537,7 +537,6 @@ pub fn a_packet_that_is_taken_is_repaired_in_time<S: Subject>() {
             deliveries(&network).next().expect("a delivery").0
         };
         let later = arrival(true).since(arrival(false));
-        eprintln!("REPAIR {} {number} {later}", core::any::type_name::<S>());
         assert!(
             later <= S::EXPECT.repair,
             "configuration {number}: without one of its packets, which is trimmed where that is allowed, a message arrives {later} later, and \

@@ -56,7 +56,8 @@ impl Subject for Homa {
     type Config = Config;
     type Host = Host;
 
-    const EXPECT: Expect = Expect::RELIABLE;
+    /// Its receivers wait before they ask again for what is missing.
+    const EXPECT: Expect = Expect { repair: Span::from_ms(30), ..Expect::RELIABLE };
 
     fn variants() -> Vec<Config> {
         (0..PROFILES).map(profile).collect()

@@ -24,7 +24,9 @@ pub(super) fn paper() -> Config {
 
 impl DrivenSubject for Sird {
     /// The last acknowledgement of a request precedes the response.
-    const EXPECT: Expect = Expect { acknowledgement: control_span(), ..Expect::RELIABLE };
+    /// Its receivers wait before they ask again for what is missing.
+    const EXPECT: Expect =
+        Expect { acknowledgement: control_span(), repair: Span::from_ms(3), ..Expect::RELIABLE };
 
     const COMPLETE: &str = "h1>h0 p7 ACK 1";
 
