@@ -98,7 +98,10 @@ run() {
   fi
   # Nothing is left a little later, no matter how the application has ended.
   for ((tenths = 0; ; tenths++)); do
-    left=$(find "$work/local" -path '*rackweave*' 2>/dev/null; ps -eo args | grep -F "$work/" | grep -F "cast receive" | grep -vF grep) || true
+    left=$(
+      find "$work/local" -path '*rackweave*' 2>/dev/null
+      ps -eo args | grep -F "$work/" | grep -F "cast receive" | grep -vF grep
+    ) || true
     [[ -n $left ]] || break
     if ((tenths == 200)); then
       printf '%s\n' "$left"

@@ -96,7 +96,8 @@ final class Program {
 
   /** Ends the program, at once or, if it does not follow a signal, after two seconds. */
   void stop() {
-    process.destroy();
+    // `Process.destroy` would also close what the program has printed and nobody has read yet.
+    process.toHandle().destroy();
     leave();
   }
 
@@ -105,7 +106,12 @@ final class Program {
     process
         .onExit()
         .orTimeout(2, TimeUnit.SECONDS)
-        .whenComplete((ended, late) -> process.destroyForcibly());
+        .whenComplete(
+            (ended, late) -> {
+              if (late != null) {
+                process.toHandle().destroyForcibly();
+              }
+            });
   }
 
   /** Ends the program's input. */
