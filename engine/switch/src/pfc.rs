@@ -154,7 +154,8 @@ impl Fabric {
     /// The headroom of the links into a switch together, all priorities.
     fn headroom_of(&self, switch: u32) -> u64 {
         let into = self.ports(switch).map(|port| self.headroom(self.reverse(port)));
-        into.sum::<u64>() * u64::from(self.lossless_classes().count_ones())
+        let all = into.fold(0_u64, u64::saturating_add);
+        all.saturating_mul(u64::from(self.lossless_classes().count_ones()))
     }
 
     /// The buffers that thresholds divide: of each switch if its ports share one, otherwise of each link into a switch.
@@ -176,7 +177,8 @@ impl Fabric {
             }
             BufferConfig::PerPort { bytes } => {
                 let all = 0..self.links().len() as u32;
-                all.map(|link| pool(bytes, self.headroom(link) * classes, 256)).collect()
+                all.map(|link| pool(bytes, self.headroom(link).saturating_mul(classes), 256))
+                    .collect()
             }
         }
     }
@@ -216,7 +218,8 @@ impl Fabric {
     #[must_use]
     pub fn most_headroom(&self) -> u64 {
         let classes = u64::from(self.lossless_classes().count_ones());
-        let all = self.links_into_switches().map(|link| self.headroom(link) * classes);
+        let all =
+            self.links_into_switches().map(|link| self.headroom(link).saturating_mul(classes));
         all.max().unwrap_or(0)
     }
 

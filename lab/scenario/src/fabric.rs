@@ -209,7 +209,7 @@ impl Fabric {
                 Layout::new(&config).map_err(|error| Problem::new("fabric", error.to_string()))?;
             config.switch.buffer = match usual {
                 BufferConfig::PerPort { bytes } => {
-                    BufferConfig::PerPort { bytes: bytes + layout.most_headroom() }
+                    BufferConfig::PerPort { bytes: bytes.saturating_add(layout.most_headroom()) }
                 }
                 BufferConfig::Shared { .. } => usual,
             };

@@ -150,7 +150,9 @@ impl Lossless {
         }
         let fits = charges.beyond[class] + bytes <= charges.headroom;
         if self.lossless & bit == 0 || !fits {
-            return (false, self.lossless & bit & !charges.paused != 0);
+            // Only what leaves ends a pause: a link of which nothing waits is not paused.
+            let holds = charges.shared[class] + charges.beyond[class] > 0;
+            return (false, holds && self.lossless & bit & !charges.paused != 0);
         }
         charges.beyond[class] += bytes;
         (true, charges.paused & bit == 0)

@@ -34,6 +34,9 @@ pub(super) struct PfcKeys {
     headroom: Option<Unit<Bytes>>,
 }
 
+/// Two full packets with preamble and gap.
+const LEAST_HEADROOM: u64 = 2 * 1538;
+
 impl Pfc {
     /// Whether switches pause.
     pub(super) const fn is_on(&self) -> bool {
@@ -64,6 +67,12 @@ impl Pfc {
             pfc = pfc.with_xoff(bytes);
         }
         if let Some(bytes) = keys.headroom {
+            if bytes.0.0 < LEAST_HEADROOM {
+                let message = format!(
+                    "`headroom` is at least {LEAST_HEADROOM} B: a packet that is being sent when the pause comes, and one behind it"
+                );
+                return Err(Problem::new("fabric.switch.pfc", message));
+            }
             pfc = pfc.with_headroom(bytes.0.0);
         }
         if let Some(Limit(bytes)) = keys.hysteresis {

@@ -279,6 +279,36 @@ impl Session {
     }
 }
 
+/// A message of the host 127.0.0.8.
+fn words(kind: u32, subtype: u32, rest: &[u32]) -> Vec<u8> {
+    let head = [kind, subtype, 4 * rest.len() as u32].map(u32::to_le_bytes).concat();
+    let rest = rest.iter().flat_map(|word| word.to_le_bytes());
+    [&head[..], &[127, 0, 0, 8], &rest.collect::<Vec<_>>()].concat()
+}
+
+#[test]
+fn a_server_that_falls_silent_is_given_up_though_all_chunks_have_begun() {
+    rackweave_testing::needs!(Python);
+    rackweave_testing::needs!(Multicast);
+    let session = Session::new(8);
+    let mut client = session.fetches(2, &["--give-up", "2 s"]);
+    let to = SocketAddr::new(session.group.parse().unwrap(), session.port + 1);
+    let server = UdpSocket::bind(SocketAddr::from(([127, 0, 0, 8], to.port()))).unwrap();
+    let mut block = 0;
+    while client.found("joined").is_none() || block < 100 {
+        // That there is no image is somebody's word until the server has spoken.
+        server.send_to(&words(2, 1, &[1]), to).unwrap();
+        server.send_to(&words(2, 1, &[1024]), to).unwrap();
+        server.send_to(&words(1, 3, &[&[0, block % 1023][..], &[7; 256]].concat()), to).unwrap();
+        block += 1;
+        nap();
+        assert!(block < 10_000 && client.found("failed").is_none(), "{:?}", client.events);
+    }
+    assert_eq!(client.end(), 1);
+    let why = client.found("failed").unwrap()["error"].to_string();
+    assert!(why.contains("1 of 1 chunks are missing"), "{why}");
+}
+
 #[test]
 fn an_image_is_fetched_from_a_server_that_knows_frisbee_only() {
     rackweave_testing::needs!(Python);
@@ -288,11 +318,6 @@ fn an_image_is_fetched_from_a_server_that_knows_frisbee_only() {
     let mut early = session.fetches(2, &["--from", "127.0.0.9"]);
     let to = SocketAddr::new(session.group.parse().unwrap(), session.port + 1);
     let liar = UdpSocket::bind(SocketAddr::from(([127, 0, 0, 8], to.port()))).unwrap();
-    let words = |kind: u32, subtype: u32, rest: &[u32]| {
-        let head = [kind, subtype, 4 * rest.len() as u32].map(u32::to_le_bytes).concat();
-        let rest = rest.iter().flat_map(|word| word.to_le_bytes());
-        [&head[..], &[127, 0, 0, 8], &rest.collect::<Vec<_>>()].concat()
-    };
     for block in 0..1024 {
         liar.send_to(&words(2, 1, &[1024]), to).unwrap();
         liar.send_to(&words(1, 3, &[&[0, block][..], &[7; 256]].concat()), to).unwrap();

@@ -13,6 +13,7 @@ use rackweave_linux::{Clock, random};
 use rackweave_swp2p::frisbee::{Client, ClientConfig, ClientCounts, Event};
 use rackweave_swp2p::node::statistics;
 use rackweave_wire::frisbee::{BLOCK_BYTES, Body, CHUNK_BLOCKS};
+use tokio::sync::Semaphore;
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use tokio::task::{LocalSet, spawn_blocking, spawn_local};
 use tokio::time::sleep;
@@ -222,6 +223,10 @@ async fn run(
         verify,
         verified,
         verifying: 0,
+        places: Arc::new(Semaphore::new(
+            std::thread::available_parallelism().map_or(1, usize::from),
+        )),
+        no_image: None,
         useful: now,
         has_waited: false,
         with_sha1: 0,
@@ -253,6 +258,10 @@ struct Driver<'a> {
     verify: UnboundedSender<Verified>,
     verified: UnboundedReceiver<Verified>,
     verifying: u32,
+    /// As many chunks are expanded at a time as there are processors: one takes up to 64 MiB.
+    places: Arc<Semaphore>,
+    /// A host that has answered that it serves no image.
+    no_image: Option<(Ipv4Addr, u32)>,
     /// When a block that was needed has arrived last, or nothing could be expected.
     useful: Time,
     has_waited: bool,
@@ -360,7 +369,12 @@ impl Driver<'_> {
                         continue;
                     }
                     if blocks == 0 || !blocks.is_multiple_of(CHUNK_BLOCKS) {
-                        return Err(FrisbeeFetchError::NoImage { server: from, blocks });
+                        if self.config.server.is_some() {
+                            return Err(FrisbeeFetchError::NoImage { server: from, blocks });
+                        }
+                        // Another host of the group may say so, and the server something else.
+                        self.no_image = Some((from, blocks));
+                        continue;
                     }
                     self.machine.handle(now, &body, payload);
                     if !self.machine.has_joined() {
@@ -407,7 +421,9 @@ impl Driver<'_> {
         for (chunk, bytes) in complete {
             self.verifying += 1;
             let (file, report) = (Arc::clone(&self.file), self.verify.clone());
+            let places = Arc::clone(&self.places);
             spawn_local(async move {
+                let _place = places.acquire_owned().await;
                 let written = spawn_blocking(move || file.write(chunk, &bytes)).await;
                 let ended = |error| ImageError::Write {
                     path: PathBuf::new(),
@@ -462,7 +478,7 @@ impl Driver<'_> {
         now: Time,
         on_event: &mut dyn FnMut(FrisbeeFetchEvent),
     ) -> Result<(), FrisbeeFetchError> {
-        if self.verifying > 0 || self.machine.is_full() {
+        if self.verifying > 0 {
             self.useful = now;
         }
         let waited = now.since(self.useful);
@@ -474,7 +490,10 @@ impl Driver<'_> {
             return Ok(());
         }
         match self.server {
-            None => Err(FrisbeeFetchError::NoServer { group: self.group.clone(), waited }),
+            None => Err(match self.no_image {
+                Some((server, blocks)) => FrisbeeFetchError::NoImage { server, blocks },
+                None => FrisbeeFetchError::NoServer { group: self.group.clone(), waited },
+            }),
             Some(server) => {
                 let missing = self.machine.missing().unwrap_or(0);
                 Err(FrisbeeFetchError::Stalled { server, waited, missing, chunks: self.chunks })

@@ -287,6 +287,8 @@ impl Driver {
             self.tidy();
             self.read_ahead();
             let wait = self.send()?;
+            // What was sent makes room for the chunks after it.
+            self.read_ahead();
             self.publish();
             tokio::select! {
                 biased;

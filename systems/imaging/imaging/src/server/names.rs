@@ -1,8 +1,9 @@
 //! Answers for Emulab's Frisbee clients that know the name of an image only: the messages of its master server, which here knows
 //! the sessions that run.
 
+use std::cell::RefCell;
 use std::io;
-use std::net::{Ipv4Addr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
@@ -34,6 +35,8 @@ const BY_MULTICAST: u8 = 2;
 const PATIENCE: Duration = Duration::from_secs(5);
 /// Clients that are answered at a time. Others wait.
 const MOST_CLIENTS: usize = 64;
+/// The most of one address, so that no host keeps others from being answered.
+const MOST_OF_ONE: usize = 4;
 
 /// Why there is no session for a client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -107,14 +110,24 @@ fn find(inner: &Inner, from: Ipv4Addr, request: &Request) -> Result<(Group, u64)
 /// Answers for as long as the server runs.
 pub(super) async fn answer(listener: TcpListener, inner: Rc<Inner>) {
     let places = Arc::new(Semaphore::new(MOST_CLIENTS));
+    let served = Rc::new(RefCell::new(Vec::<IpAddr>::new()));
     loop {
         let Ok(place) = Arc::clone(&places).acquire_owned().await else { return };
         match listener.accept().await {
             Ok((stream, from)) => {
-                let inner = Rc::clone(&inner);
+                let address = from.ip();
+                if served.borrow().iter().filter(|it| **it == address).count() >= MOST_OF_ONE {
+                    continue;
+                }
+                served.borrow_mut().push(address);
+                let (inner, served) = (Rc::clone(&inner), Rc::clone(&served));
                 spawn_local(async move {
                     // Who says nothing of use gets no answer.
                     let _ = timeout(PATIENCE, converse(stream, from, &inner)).await;
+                    let mut served = served.borrow_mut();
+                    if let Some(index) = served.iter().position(|it| *it == address) {
+                        served.swap_remove(index);
+                    }
                     drop(place);
                 });
             }

@@ -45,10 +45,12 @@ impl Client {
         !matches!(self.phase, Phase::Waiting { .. } | Phase::Joining { .. })
     }
 
-    /// Returns whether no buffer is free, so that blocks of further chunks are dropped: the disk is slower than the network.
+    /// Returns whether no buffer is free, so that blocks of further chunks are dropped, and one waits for the disk, which is slower than the
+    /// network. Chunks that only lack blocks wait for the server.
     #[must_use]
     pub fn is_full(&self) -> bool {
-        !self.buffers.is_empty() && self.buffers.iter().all(|buffer| buffer.state != State::Empty)
+        self.buffers.iter().any(|buffer| buffer.state == State::Full)
+            && self.buffers.iter().all(|buffer| buffer.state != State::Empty)
     }
 
     /// A chunk that was complete is verified.
