@@ -10,6 +10,7 @@ use std::process::{Command, Stdio};
 use rackweave_testing::free_ports;
 
 use super::{COMMAND, Place, Process, SERVER, chunks};
+use crate::common::nap;
 
 /// Enough for 8 chunks of the peer's packer.
 const BYTES: usize = 4 << 20;
