@@ -35,7 +35,7 @@ pub(super) fn master(args: &MasterArgs) -> miette::Result<u8> {
         config.job = place.job();
     }
     let master = match Master::bind(config) {
-        Ok(master) => master,
+        Ok(master) => master.delivering(move |outcome| sink.write(&outcome.totals)),
         Err(error @ ReduceError::Config(_)) => return Err(miette!("{error}")),
         Err(error) => return ended(&error.to_string()),
     };
@@ -55,21 +55,13 @@ pub(super) fn master(args: &MasterArgs) -> miette::Result<u8> {
     };
     drop(place);
     match result {
-        Ok(outcome) => finish(&outcome, sink, &args.output, workers),
+        Ok(outcome) => conclude(&outcome, &args.output, workers),
         Err(error) => failed(&error),
     }
 }
 
-/// Writes the result and what was saved.
-pub(super) fn finish(
-    outcome: &Outcome,
-    sink: Sink,
-    output: &OutputArgs,
-    workers: u8,
-) -> miette::Result<u8> {
-    if let Err(why) = sink.write(&outcome.totals) {
-        return ended(&why);
-    }
+/// Says what the job has saved. Its result is written.
+pub(super) fn conclude(outcome: &Outcome, output: &OutputArgs, workers: u8) -> miette::Result<u8> {
     if output.json {
         events::emit("result", json(outcome, workers))?;
     } else if !output.quiet {

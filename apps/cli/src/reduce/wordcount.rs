@@ -13,7 +13,7 @@ use rackweave_reduce::{
 
 use super::hosts_args::WordCountArgs;
 use super::local::{LOOPBACK, Local, watch};
-use super::master::{finish, show};
+use super::master::{conclude, show};
 use super::output::Sink;
 use super::worker::count;
 use super::{ended, failed};
@@ -99,7 +99,10 @@ pub(super) fn wordcount(args: &WordCountArgs) -> miette::Result<u8> {
         }
     }
     match result {
-        Ok(outcome) => finish(&outcome, sink, &args.output, args.workers),
+        Ok(outcome) => match sink.write(&outcome.totals) {
+            Ok(()) => conclude(&outcome, &args.output, args.workers),
+            Err(why) => ended(&why),
+        },
         Err(error) => failed(&error),
     }
 }

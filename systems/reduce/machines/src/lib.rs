@@ -106,6 +106,9 @@ pub enum Failure {
         /// What is wrong with them.
         reason: totals::BadRecords,
     },
+    /// The master has all sums and cannot write them.
+    #[error("the result cannot be written")]
+    NotWritten,
     /// A worker's long keys do not fit the format.
     #[error("{}", source::TooLong)]
     TooLong,

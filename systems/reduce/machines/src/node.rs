@@ -215,6 +215,15 @@ impl MasterSide {
         }
     }
 
+    /// Ends a job whose end is held ([`master::Config::holds_end`]): what was collected is written, or it cannot be.
+    pub fn conclude(&mut self, now: Time, is_written: bool) {
+        if !is_written {
+            self.end(now, Err(Failure::NotWritten));
+        }
+        self.master.conclude(now, is_written);
+        self.events(now);
+    }
+
     /// Called when the machine's timer is due.
     pub fn handle_timeout(&mut self, now: Time) {
         self.master.handle_timeout(now);

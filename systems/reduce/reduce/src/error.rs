@@ -131,6 +131,9 @@ pub enum ReduceError {
     /// The user has ended the job.
     #[error("interrupted")]
     Interrupted,
+    /// All sums are there, and the master cannot deliver them, for this reason.
+    #[error("{0}")]
+    NotDelivered(String),
     /// Another reason.
     #[error("{0}")]
     Failed(Failure),

@@ -2,11 +2,13 @@
 
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::JoinHandle;
 
 use rackweave_aggregation::Failure;
 use rackweave_aggregation::master::{Absence, Aggregation, Config, Event};
 use rackweave_aggregation::membership::NotTaken;
 use rackweave_aggregation::node::MasterSide;
+use rackweave_aggregation::totals::Totals;
 use rackweave_core::{HostId, Span, Time};
 use rackweave_linux::{Clock, random};
 use rackweave_wire::reduce::{Header, MAX_WORKERS, Operator};
@@ -179,14 +181,21 @@ enum Turn<'a> {
     Over,
 }
 
+/// What is done with the result before the workers hear that the job has ended. Its error is a sentence.
+type Deliver = Box<dyn FnOnce(&Outcome) -> Result<(), String> + Send>;
+
+/// A result that is being delivered by a thread of its own, while the master answers its workers.
+type Delivering = JoinHandle<(Outcome, Result<(), String>)>;
+
 /// The master of a job, whose socket is bound.
 pub struct Master {
     config: MasterConfig,
     net: Net,
+    deliver: Deliver,
 }
 
-/// The machine, and when its driver has something else to do.
-struct Machine(MasterSide, Option<Time>);
+/// The machine, and when its driver has something else to do: moves and turns, and a delivery.
+struct Machine(MasterSide, Option<Time>, Option<Time>);
 
 impl net::Machine for Machine {
     fn handle(&mut self, now: Time, from: HostId, header: &Header, marked: bool, payload: &[u8]) {
@@ -198,7 +207,7 @@ impl net::Machine for Machine {
     }
 
     fn poll_timeout(&self) -> Option<Time> {
-        self.0.machine().poll_timeout().into_iter().chain(self.1).min()
+        [self.0.machine().poll_timeout(), self.1, self.2].into_iter().flatten().min()
     }
 
     fn poll(&mut self, now: Time) -> Option<(HostId, Header, &[u8])> {
@@ -223,7 +232,17 @@ impl Master {
         }
         let has_switch = config.aggregation.is_some();
         let net = Net::bind(config.attachment, has_switch, Clock::start())?;
-        Ok(Self { config, net })
+        Ok(Self { config, net, deliver: Box::new(|_| Ok(())) })
+    }
+
+    /// Delivers the result by this function, such as to a file. Until it returns, no worker hears that the job has ended well; if it fails, the
+    /// job has failed for all ([`ReduceError::NotDelivered`]).
+    #[must_use]
+    pub fn delivering(
+        self,
+        deliver: impl FnOnce(&Outcome) -> Result<(), String> + Send + 'static,
+    ) -> Self {
+        Self { deliver: Box::new(deliver), ..self }
     }
 
     /// Returns the address of the socket.
@@ -278,7 +297,7 @@ impl Master {
         mut turn: Turn<'_>,
         report: &mut dyn FnMut(MasterEvent),
     ) -> Result<Outcome, ReduceError> {
-        let Self { mut config, mut net } = self;
+        let Self { mut config, mut net, deliver } = self;
         let secrets = random();
         let (host, workers) = (config.attachment.master_host(), config.workers);
         let mut machine = Config {
@@ -286,12 +305,15 @@ impl Master {
             aggregation: config.aggregation,
             probe: config.requires_switch,
             hold: !matches!(turn, Turn::Over),
+            holds_end: true,
             ..Config::new(config.job, host, workers, secrets as u64, (secrets >> 64) as u64)
         };
         machine.members.give_up = config.patience;
         machine.members.join_within = config.join_within;
         let now = net.now();
-        let mut machine = Machine(MasterSide::new(machine, now), None);
+        let mut machine = Machine(MasterSide::new(machine, now), None, None);
+        let (mut deliver, mut delivering) = (Some(deliver), None::<Delivering>);
+        let mut delivered = None;
         let mut refused: Option<Absence> = None;
         let mut waiting = Waiting::new(now);
         while !machine.0.machine().is_over() {
@@ -334,49 +356,82 @@ impl Master {
             {
                 report(MasterEvent::Member(MemberEvent::Waiting { workers }));
             }
-            // All sums are here, whoever has heard of it.
-            if stop.load(Ordering::Relaxed) && side.progress().outcome == Some(Ok(())) {
+            if side.progress().outcome == Some(Ok(()))
+                && let Some(deliver) = deliver.take()
+            {
+                let stats = stats(side, &net, mover.as_ref());
+                match start(deliver, side.take_totals(), stats) {
+                    Ok(started) => delivering = Some(started),
+                    Err(why) => {
+                        delivered = Some(Err(why));
+                        side.conclude(now, false);
+                    }
+                }
+            }
+            if let Some(thread) = delivering.take_if(|thread| thread.is_finished()) {
+                let result = match thread.join() {
+                    Ok((outcome, result)) => result.map(|()| outcome),
+                    Err(_) => Err("the result cannot be delivered: an error in Rackweave".into()),
+                };
+                side.conclude(now, result.is_ok());
+                delivered = Some(result);
+            }
+            // The result is delivered, whoever has heard of it.
+            if stop.load(Ordering::Relaxed) && matches!(delivered, Some(Ok(_))) {
                 break;
             }
+            machine.2 = delivering.is_some().then(|| now.saturating_add(POLL_EVERY));
         }
         // What was polled last is sent.
         net.turn(&mut machine)?;
-        let Machine(side, _) = machine;
-        let progress = *side.progress();
-        match progress.outcome {
-            Some(Ok(())) => {}
-            Some(Err(failure)) => {
-                if let (Some(absence), Some(wanted)) = (refused, config.aggregation) {
-                    return Err(ReduceError::NoSwitch { switch: wanted.switch, absence });
+        let side = machine.0;
+        match (side.progress().outcome, delivered) {
+            (_, Some(delivered)) => delivered.map_err(ReduceError::NotDelivered),
+            (Some(Err(failure)), None) => Err(match (refused, config.aggregation) {
+                (Some(absence), Some(wanted)) => {
+                    ReduceError::NoSwitch { switch: wanted.switch, absence }
                 }
-                return Err(explain(failure, &config, &side, &net));
-            }
-            None => return Err(ReduceError::Interrupted),
+                _ => explain(failure, &config, &side, &net),
+            }),
+            (Some(Ok(())) | None, None) => Err(ReduceError::Interrupted),
         }
-        let counters = *side.machine().counters();
-        let upload = progress.ended.zip(progress.started);
-        let mut stats = Stats {
-            sent: side.announced(),
-            pairs: counters.pairs,
-            sums: counters.sums,
-            received_bytes: net.traffic.received_bytes,
-            refused: net.traffic.refused,
-            stale: counters.stale,
-            restarts: counters.restarts,
-            slots: progress.slots,
-            epochs: progress.epochs,
-            upload: upload.map_or(Span::ZERO, |(ended, started)| ended.since(started)),
-            moves: mover.as_ref().map_or(0, |mover| mover.made),
-            stopped: mover.as_ref().map_or(Span::ZERO, |mover| mover.stopped),
-            ..Stats::default()
-        };
-        let totals = side.into_totals();
+    }
+}
+
+/// Returns what a job that has all sums has sent, but for what its sums tell.
+fn stats(side: &MasterSide, net: &Net, mover: Option<&Mover<'_>>) -> Stats {
+    let (progress, counters) = (side.progress(), side.machine().counters());
+    let upload = progress.ended.zip(progress.started);
+    Stats {
+        sent: side.announced(),
+        pairs: counters.pairs,
+        sums: counters.sums,
+        received_bytes: net.traffic.received_bytes,
+        refused: net.traffic.refused,
+        stale: counters.stale,
+        restarts: counters.restarts,
+        slots: progress.slots,
+        epochs: progress.epochs,
+        upload: upload.map_or(Span::ZERO, |(ended, started)| ended.since(started)),
+        moves: mover.map_or(0, |mover| mover.made),
+        stopped: mover.map_or(Span::ZERO, |mover| mover.stopped),
+        ..Stats::default()
+    }
+}
+
+/// Sorts the sums and delivers them, in a thread.
+fn start(deliver: Deliver, totals: Totals, mut stats: Stats) -> Result<Delivering, String> {
+    let work = move || {
         stats.records = totals.records();
         stats.sent += stats.records;
         let totals = totals.into_sorted();
         stats.keys = totals.len() as u64;
-        Ok(Outcome { totals, stats })
-    }
+        let outcome = Outcome { totals, stats };
+        let result = deliver(&outcome);
+        (outcome, result)
+    };
+    let thread = std::thread::Builder::new().name("result".into()).spawn(work);
+    thread.map_err(|error| format!("the result cannot be delivered: no thread: {error}"))
 }
 
 impl Turn<'_> {

@@ -67,6 +67,9 @@ pub struct Config {
     pub probe: bool,
     /// Whether the job waits for [`Master::grant`](super::Master::grant) once its workers have joined.
     pub hold: bool,
+    /// Whether the job ends only by [`Master::conclude`](super::Master::conclude), when the driver has written the sums: until then no
+    /// worker hears that it has ended.
+    pub holds_end: bool,
     /// The window of each worker in packets. SwitchML's is 256.
     pub window: u16,
 }
@@ -82,6 +85,7 @@ impl Config {
             aggregation: None,
             probe: false,
             hold: false,
+            holds_end: false,
             window: 256,
         }
     }

@@ -101,7 +101,7 @@ pub enum Event {
     },
     /// Nothing is under way: the network can be reconfigured until [`Master::resume`].
     Quiesced,
-    /// The sums of all epochs are there.
+    /// The sums of all epochs are there. With [`Config::holds_end`] the job ends by [`Master::conclude`].
     Complete,
     /// The job has failed.
     Failed(Failure),
@@ -286,6 +286,20 @@ impl Master {
         }
     }
 
+    /// Ends a job that waits for its driver ([`Config::holds_end`]): the sums are written, or they cannot be.
+    pub fn conclude(&mut self, now: Time, is_written: bool) {
+        if self.phase != Phase::Commit {
+            return;
+        }
+        if is_written {
+            self.phase = Phase::Done;
+            self.members.change();
+            self.members.complete(now);
+        } else {
+            self.fail(now, Failure::NotWritten);
+        }
+    }
+
     /// Handles a message, and returns what is done with its payload. Only a sketch is read here. Any field may
     /// be wrong or forged.
     pub fn handle(
@@ -336,7 +350,9 @@ impl Master {
                 self.leave(from, header.worker);
                 Placement::Discard
             }
-            _ if Some(from) == self.switch.address() => self.handle_switch(now, header),
+            _ if Some(from) == self.switch.address() && self.phase != Phase::Commit => {
+                self.handle_switch(now, header)
+            }
             _ => self.stale(),
         }
     }
@@ -583,8 +599,13 @@ impl Master {
         self.members.change();
         self.events.push_back(Event::Drained { epoch });
         if self.drained == self.epochs {
-            self.phase = Phase::Done;
-            self.members.complete(now);
+            if self.config.holds_end {
+                // All that workers have is here: those that go now are not missed.
+                self.phase = Phase::Commit;
+            } else {
+                self.phase = Phase::Done;
+                self.members.complete(now);
+            }
             self.closes = if self.switch.is_used() { 2 } else { 0 };
             self.events.push_back(Event::Complete);
         }
@@ -642,7 +663,7 @@ impl Master {
 
     /// Called when the time that [`Master::poll_timeout`] returned has come.
     pub fn handle_timeout(&mut self, now: Time) {
-        if self.members.expire(now) {
+        if self.members.expire(now) || self.phase == Phase::Commit {
             return;
         }
         let step = self.switch.handle_timeout(now);
@@ -671,14 +692,16 @@ impl Master {
         if self.is_over() {
             return None;
         }
-        let has_ended = self.has_ended();
+        let has_ended = self.has_ended() || self.phase == Phase::Commit;
         // While slots are reserved for another attempt, workers must not begin it.
         let is_announced = has_ended || !self.switch.is_opening();
         let state = is_announced.then(|| self.members.announcement_due()).flatten();
         let is_running = self.phase == Phase::Run;
         let stuck = is_running.then(|| self.progressed.due(self.stuck_for()));
         let switch = if has_ended { None } else { self.switch.poll_timeout() };
-        [state, self.members.patience_due(0), stuck, switch].into_iter().flatten().min()
+        let is_patient = self.phase == Phase::Commit;
+        let patience = if is_patient { None } else { self.members.patience_due(0) };
+        [state, patience, stuck, switch].into_iter().flatten().min()
     }
 
     /// Returns the next message, if there is something to send now.
@@ -690,9 +713,8 @@ impl Master {
         let membership::Config { job, token, .. } = self.config.members;
         let token = Id64::new(token);
         let (attempt, is_opening) = (self.attempt, self.switch.is_opening());
-        if !self.has_ended()
-            && let Some(body) = self.switch.poll(now, &self.config, self.drained)
-        {
+        let has_sums = self.has_ended() || self.phase == Phase::Commit;
+        if !has_sums && let Some(body) = self.switch.poll(now, &self.config, self.drained) {
             let to = self.switch.address()?;
             let has_addresses = matches!(body, Body::Open(_));
             return Some(Outgoing {
@@ -707,7 +729,7 @@ impl Master {
             return plain(self.switch.address()?, header);
         }
         // While slots are reserved for another attempt, workers must not begin it.
-        if is_opening && !self.has_ended() {
+        if is_opening && !has_sums {
             return None;
         }
         let (worker, to, instance) = self.members.poll_announcement(now)?;

@@ -248,3 +248,47 @@ fn a_master_that_is_interrupted_ends_its_workers() {
         assert_eq!(node.workers()[0].outcome(), Some(Err(Failure::Refused)));
     }
 }
+
+/// A job whose master has all sums, and has not written them, for a minute in which one worker dies and another is replaced.
+fn collected() -> World {
+    let mut world = World::new(Job { holds_end: true, ..job(1) }, 800, SLOW, 1);
+    world.run(seconds(2));
+    assert_eq!(world.master().progress().outcome, Some(Ok(())));
+    world.at(seconds(3), Act::Kill(1));
+    world.at(seconds(3), Act::Kill(2));
+    world.at(seconds(8), Act::Return(2));
+    world.run(seconds(68));
+    world.now = seconds(68);
+    assert_eq!(world.result(), world.job.expected(), "what is here stays");
+    assert!(!world.master().machine().has_ended());
+    for host in [1, 3, 4] {
+        assert_eq!(world.nodes[host].workers()[0].outcome(), None, "nobody has heard of the end");
+    }
+    world
+}
+
+#[test]
+fn workers_hear_of_the_end_when_the_result_is_written() {
+    let mut world = collected();
+    let now = world.now;
+    world.master().conclude(now, true);
+    world.run(now + Span::from_secs(60));
+    assert_eq!(world.master().progress().outcome, Some(Ok(())));
+    assert!(world.master().machine().is_over());
+    for host in [1, 3, 4] {
+        assert_eq!(world.nodes[host].workers()[0].outcome(), Some(Ok(())), "host {host}");
+    }
+}
+
+#[test]
+fn a_result_that_cannot_be_written_is_nobodys_success() {
+    let mut world = collected();
+    let now = world.now;
+    world.master().conclude(now, false);
+    world.run(now + Span::from_secs(60));
+    assert_eq!(world.master().progress().outcome, Some(Err(Failure::NotWritten)));
+    for host in [1, 3, 4] {
+        let outcome = world.nodes[host].workers()[0].outcome();
+        assert_eq!(outcome, Some(Err(Failure::Refused)), "host {host}");
+    }
+}

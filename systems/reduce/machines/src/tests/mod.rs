@@ -67,12 +67,13 @@ struct Job {
     aggregation: Option<Aggregation>,
     order: Order,
     window: u16,
+    holds_end: bool,
 }
 
 impl Job {
     fn new(words: Vec<Vec<Vec<u8>>>, aggregation: Option<Aggregation>) -> Self {
         let (operator, order, window) = (Operator::Sum, Order::Hash, 32);
-        Self { words, operator, aggregation, order, window }
+        Self { words, operator, aggregation, order, window, holds_end: false }
     }
 
     fn pairs(&self, worker: u8) -> Pairs {
@@ -128,6 +129,7 @@ impl World {
         config.aggregation = job.aggregation;
         config.operator = job.operator;
         config.window = job.window;
+        config.holds_end = job.holds_end;
         let mut master = ReduceNode::new(MASTER);
         master.add_master(MasterSide::new(config, Time::ZERO));
         let switch_config = switch::Config::new(slots, seed ^ 0x5717_c4ed);
