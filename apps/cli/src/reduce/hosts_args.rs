@@ -148,7 +148,7 @@ pub(crate) struct OutputArgs {
     rackweave reduce worker --master 192.0.2.1 --worker 0 /usr/share/doc\n  \
     rackweave reduce worker --master 0 --worker 1 --overlay 127.0.0.1:4100 --me 2 text.txt\n  \
     generate | rackweave reduce worker --master 192.0.2.1 --worker 2 --operator max --pairs -\n\n\
-    Exit codes: 0 the master has all sums, 1 the job failed, 2 wrong usage or input, 130 interrupted.")]
+    Exit codes: 0 the master has written the result, 1 the job failed, 2 wrong usage or input, 130 interrupted.")]
 pub(crate) struct WorkerArgs {
     /// The master's address (default port 6731); with --overlay the number of its host.
     #[arg(long, value_name = "ADDR|N")]

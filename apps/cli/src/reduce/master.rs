@@ -107,6 +107,7 @@ pub(super) fn show(event: &MasterEvent, quiet: bool) {
         MasterEvent::Started { slots, epochs, keys } => {
             format!("started: about {keys} keys in {epochs} ranges, {slots} slots\n")
         }
+        MasterEvent::Delivers => "all sums are here; the result is being written\n".to_owned(),
         MasterEvent::Waits => "all workers have joined; the upload waits for its turn\n".to_owned(),
         MasterEvent::Granted { slots: 0 } => "the upload begins, without a switch\n".to_owned(),
         MasterEvent::Granted { slots } => format!("the upload begins, with {slots} slots\n"),

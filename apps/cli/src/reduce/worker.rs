@@ -68,6 +68,7 @@ pub(super) fn waiting(waits: Waits, master: &str, worker: u8, quiet: bool) {
             format!("waiting for the master at {} to take worker {worker}\n", escaped(master))
         }
         Waits::Workers => "waiting for other workers to join\n".to_owned(),
+        Waits::Result => "waiting for the master to write the result\n".to_owned(),
     };
     status(&text);
 }

@@ -85,6 +85,8 @@ pub enum MasterEvent {
         /// The number of all epochs.
         of: u16,
     },
+    /// All sums are there, and the result is not delivered: reported after 5 s, and every 30 s.
+    Delivers,
     /// All workers have joined, and the upload waits for its [`Coordinator`].
     Waits,
     /// The upload may begin.
@@ -166,8 +168,11 @@ pub trait Coordinator {
     fn uploaded(&mut self, pairs: u64, keys: u64);
 }
 
-/// How often a [`Coordinator`] is polled.
+/// How often a [`Coordinator`] and a delivery are polled.
 const POLL_EVERY: Span = Span::from_ms(2);
+
+/// How long a master that is stopped waits for a delivery that has begun.
+const LAST_CALL: Span = Span::from_secs(2);
 
 /// The coordinator of a job, and how far it is.
 enum Turn<'a> {
@@ -312,16 +317,16 @@ impl Master {
         machine.members.join_within = config.join_within;
         let now = net.now();
         let mut machine = Machine(MasterSide::new(machine, now), None, None);
-        let (mut deliver, mut delivering) = (Some(deliver), None::<Delivering>);
-        let mut delivered = None;
         let mut refused: Option<Absence> = None;
         let mut waiting = Waiting::new(now);
+        let mut delivery = Delivery::new(deliver, now);
         while !machine.0.machine().is_over() {
             net.turn_and_wait(&mut machine)?;
             let side = &mut machine.0;
             let now = net.now();
             net.keep((0..workers).filter_map(|worker| side.machine().worker_host(worker)));
-            if stop.load(Ordering::Relaxed) {
+            let is_stopped = stop.load(Ordering::Relaxed);
+            if is_stopped {
                 side.interrupt(now);
             }
             if let Some(mover) = &mut mover {
@@ -356,37 +361,17 @@ impl Master {
             {
                 report(MasterEvent::Member(MemberEvent::Waiting { workers }));
             }
-            if side.progress().outcome == Some(Ok(()))
-                && let Some(deliver) = deliver.take()
-            {
-                let stats = stats(side, &net, mover.as_ref());
-                match start(deliver, side.take_totals(), stats) {
-                    Ok(started) => delivering = Some(started),
-                    Err(why) => {
-                        delivered = Some(Err(why));
-                        side.conclude(now, false);
-                    }
-                }
-            }
-            if let Some(thread) = delivering.take_if(|thread| thread.is_finished()) {
-                let result = match thread.join() {
-                    Ok((outcome, result)) => result.map(|()| outcome),
-                    Err(_) => Err("the result cannot be delivered: an error in Rackweave".into()),
-                };
-                side.conclude(now, result.is_ok());
-                delivered = Some(result);
-            }
+            delivery.step(now, &mut machine, &net, mover.as_ref(), is_stopped, report);
             // The result is delivered, whoever has heard of it.
-            if stop.load(Ordering::Relaxed) && matches!(delivered, Some(Ok(_))) {
+            if is_stopped && matches!(delivery.result, Some(Ok(_))) {
                 break;
             }
-            machine.2 = delivering.is_some().then(|| now.saturating_add(POLL_EVERY));
         }
         // What was polled last is sent.
         net.turn(&mut machine)?;
         let side = machine.0;
-        match (side.progress().outcome, delivered) {
-            (_, Some(delivered)) => delivered.map_err(ReduceError::NotDelivered),
+        match (side.progress().outcome, delivery.result) {
+            (_, Some(delivered)) => delivered,
             (Some(Err(failure)), None) => Err(match (refused, config.aggregation) {
                 (Some(absence), Some(wanted)) => {
                     ReduceError::NoSwitch { switch: wanted.switch, absence }
@@ -416,6 +401,69 @@ fn stats(side: &MasterSide, net: &Net, mover: Option<&Mover<'_>>) -> Stats {
         moves: mover.map_or(0, |mover| mover.made),
         stopped: mover.map_or(Span::ZERO, |mover| mover.stopped),
         ..Stats::default()
+    }
+}
+
+/// The end of a job: its result is delivered by a thread, and then the workers hear of it.
+struct Delivery {
+    deliver: Option<Deliver>,
+    thread: Option<Delivering>,
+    result: Option<Result<Outcome, ReduceError>>,
+    waiting: Waiting,
+    /// When a master that is stopped no longer waits.
+    until: Option<Time>,
+}
+
+impl Delivery {
+    fn new(deliver: Deliver, now: Time) -> Self {
+        let waiting = Waiting::new(now);
+        Self { deliver: Some(deliver), thread: None, result: None, waiting, until: None }
+    }
+
+    /// Goes on.
+    fn step(
+        &mut self,
+        now: Time,
+        machine: &mut Machine,
+        net: &Net,
+        mover: Option<&Mover<'_>>,
+        is_stopped: bool,
+        report: &mut dyn FnMut(MasterEvent),
+    ) {
+        let side = &mut machine.0;
+        if side.progress().outcome == Some(Ok(()))
+            && let Some(deliver) = self.deliver.take()
+        {
+            let stats = stats(side, net, mover);
+            match start(deliver, side.take_totals(), stats) {
+                Ok(thread) => self.thread = Some(thread),
+                Err(why) => self.end(now, side, Err(ReduceError::NotDelivered(why))),
+            }
+        }
+        if let Some(thread) = self.thread.take_if(|thread| thread.is_finished()) {
+            let result = match thread.join() {
+                Ok((outcome, result)) => result.map(|()| outcome),
+                Err(_) => Err("the result cannot be delivered: an error in Rackweave".into()),
+            };
+            self.end(now, side, result.map_err(ReduceError::NotDelivered));
+        }
+        if is_stopped && self.thread.is_some() {
+            // A file is soon written; who reads a pipe may never.
+            let until = *self.until.get_or_insert(now.saturating_add(LAST_CALL));
+            if now >= until {
+                self.thread = None;
+                self.end(now, side, Err(ReduceError::Interrupted));
+            }
+        }
+        if self.waiting.due(now, self.thread.iter().map(|_| 0)).is_some() {
+            report(MasterEvent::Delivers);
+        }
+        machine.2 = self.thread.is_some().then(|| now.saturating_add(POLL_EVERY));
+    }
+
+    fn end(&mut self, now: Time, side: &mut MasterSide, result: Result<Outcome, ReduceError>) {
+        side.conclude(now, result.is_ok());
+        self.result = Some(result);
     }
 }
 

@@ -46,6 +46,8 @@ pub enum Waits {
     Master,
     /// Other workers have not joined.
     Workers,
+    /// The master has all sums, and writes the result.
+    Result,
 }
 
 /// What a worker has reported of what it waits for.

@@ -110,7 +110,7 @@ impl net::Machine for Machine {
     }
 }
 
-/// Sends the pairs to the job's master, and returns when the master has the sums of all of them. Once `stop` is set, the worker leaves:
+/// Sends the pairs to the job's master, and returns when the master has delivered the result. Once `stop` is set, the worker leaves:
 /// the master is informed, and another process can take its place. `report` hears what the worker waits for.
 ///
 /// # Errors
@@ -141,7 +141,11 @@ pub fn run_worker(
         let side = &mut machine.0;
         let waits = match side.machine().state() {
             None => Some(Waits::Master),
-            Some(state) => (state.phase == Phase::Wait).then_some(Waits::Workers),
+            Some(state) => match state.phase {
+                Phase::Wait => Some(Waits::Workers),
+                Phase::Commit => Some(Waits::Result),
+                _ => None,
+            },
         };
         if let Some(waits) = awaiting.due(net.now(), waits) {
             report(waits);

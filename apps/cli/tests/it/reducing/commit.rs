@@ -1,4 +1,4 @@
-//! The end of `rackweave reduce allreduce`: what processes say, and which files there are, when one of them is killed, cut off or cannot
+//! The end of `rackweave reduce master` and of `rackweave reduce allreduce`: what processes say, and which files there are, when one of them is killed, cut off or cannot
 //! write. A worker whose result goes to a pipe that nobody reads holds the job between the commit and the end.
 
 use rackweave_wire::reduce::Format;
@@ -183,5 +183,59 @@ fn a_worker_that_is_killed_at_any_instant_and_returns_ends_well() {
             assert_eq!(process.end().0, 0, "round {round}: {}", process.stderr);
         }
         vectors.check(1024, &format!("round {round}"));
+    }
+}
+
+/// A master of two workers that has all sums, and writes them to a pipe that nobody reads, with its workers.
+fn writing(texts: &Texts) -> (Process, Vec<Process>) {
+    let pipe = texts.path("pipe");
+    assert!(Command::new("mkfifo").arg(&pipe).status().unwrap().success());
+    let at = format!("127.0.0.1:{}", free_ports(1));
+    let mut master = texts.master(2, &format!("--listen {at} --out pipe {PATIENCE}"));
+    let to = format!("reduce worker --master {at} {PATIENCE} --worker");
+    let mut workers: Vec<_> =
+        (0..2).map(|number| texts.start(&format!("{to} {number} text{number}"))).collect();
+    master.says("the result is being written");
+    workers.iter_mut().for_each(|worker| worker.says("waiting for the master to write the result"));
+    (master, workers)
+}
+
+#[test]
+fn workers_of_a_reduction_end_when_its_result_is_written() {
+    let texts = Texts::new(2, 20_000, 81);
+    // Longer than anybody is patient: the master answers.
+    let (mut master, mut workers) = writing(&texts);
+    assert!(!workers.iter_mut().any(Process::has_ended));
+    let written = fs::read(texts.path("pipe")).unwrap();
+    for process in workers.iter_mut().chain([&mut master]) {
+        assert_eq!(process.end().0, 0, "{}", process.stderr);
+    }
+    fs::write(texts.path("counts"), written).unwrap();
+    assert_eq!(texts.result("counts"), texts.expected());
+}
+
+#[test]
+fn no_worker_of_a_reduction_ends_well_without_its_result() {
+    let texts = Texts::new(2, 20_000, 82);
+    let (mut master, mut workers) = writing(&texts);
+    // The reader goes away before it has read all.
+    let mut some = [0; 10];
+    fs::File::open(texts.path("pipe")).unwrap().read_exact(&mut some).unwrap();
+    let (code, said) = master.end();
+    assert!(code == 1 && said.contains("cannot write to pipe"), "{code}: {said}");
+    for worker in &mut workers {
+        let (code, said) = worker.end();
+        assert!(code == 1 && said.contains("its own output has the reason"), "{code}: {said}");
+    }
+}
+
+#[test]
+fn a_master_that_writes_for_ever_can_be_interrupted() {
+    let texts = Texts::new(2, 20_000, 83);
+    let (mut master, mut workers) = writing(&texts);
+    master.signal("-INT");
+    assert_eq!(master.end().0, 130, "{}", master.stderr);
+    for worker in &mut workers {
+        assert_eq!(worker.end().0, 1, "{}", worker.stderr);
     }
 }

@@ -600,7 +600,7 @@ impl Master {
         self.events.push_back(Event::Drained { epoch });
         if self.drained == self.epochs {
             if self.config.holds_end {
-                // All that workers have is here: those that go now are not missed.
+                // All that workers have is here: one that goes now is not missed.
                 self.phase = Phase::Commit;
             } else {
                 self.phase = Phase::Done;
