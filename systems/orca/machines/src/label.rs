@@ -84,11 +84,18 @@ pub struct Layout {
     up_spine: Field,
     core_down: Field,
     agg_down: Field,
+    /// A bit for each class of racks; of no width without a filter.
+    filter: Field,
 }
 
 /// Returns the number of bits of a port number below `ports`.
 const fn bits_of(ports: u32) -> u32 {
     if ports < 2 { 0 } else { 32 - (ports - 1).leading_zeros() }
+}
+
+/// The class of a rack among this many.
+const fn class(rack: u32, classes: u8) -> u64 {
+    mix(rack as u64) % classes as u64
 }
 
 impl Field {
@@ -157,7 +164,49 @@ impl Layout {
             up_spine: none,
             core_down: none,
             agg_down,
+            filter: none,
         }
+    }
+
+    /// Returns this layout with a filter of this many bits at the end of pilot labels. All pods share the racks' bits of a label, so
+    /// that it leads to a rack without receivers wherever another pod has receivers in the rack of the same number. With a filter, a
+    /// switch above sends a copy down only to racks whose bit is set. Which bit a rack has is Rackweave's choice: the field is
+    /// known from its width only, 16 bits by default in the PEEL authors' model.
+    ///
+    /// # Errors
+    /// [`LabelError::TooLong`] if the label has no room for it.
+    pub fn with_filter(self, bits: u32) -> Result<Self, LabelError> {
+        let shift = self.pilot_bits() - u32::from(self.filter.width);
+        if bits > 64 || shift + bits > 128 {
+            return Err(LabelError::TooLong(shift + bits));
+        }
+        Ok(Self { filter: Field { shift: shift as u8, width: bits as u8 }, ..self })
+    }
+
+    /// The bit of a rack in the filter.
+    fn filter_of(&self, rack: u32) -> u64 {
+        if self.filter.width == 0 { 0 } else { 1 << class(rack, self.filter.width) }
+    }
+
+    /// Returns those of a pod's racks that a pilot label names and its filter lets a packet down to, as a bitmap.
+    #[must_use]
+    pub fn leaves_below(&self, pilot: Label, pod: u32) -> u64 {
+        let mut leaves = self.agg_down.get(pilot);
+        if self.filter.width > 0 {
+            let filter = self.filter.get(pilot);
+            for leaf in 0..self.racks_per_pod.min(64) {
+                if filter & self.filter_of(pod * self.racks_per_pod + leaf) == 0 {
+                    leaves &= !(1 << leaf);
+                }
+            }
+        }
+        leaves
+    }
+
+    /// Returns the number of racks in a pod.
+    #[must_use]
+    pub const fn racks_per_pod(&self) -> u32 {
+        self.racks_per_pod
     }
 
     /// Returns the layout for pods of racks of hosts, with `tor_ups` aggregates or spines in each pod, each of these
@@ -222,6 +271,7 @@ impl Layout {
             up_spine,
             core_down,
             agg_down,
+            filter: Field::default(),
         })
     }
 
@@ -334,10 +384,11 @@ impl Layout {
     /// fabric does not have are ignored.
     #[must_use]
     pub fn pilot(&self, from: HostId, racks: impl Iterator<Item = u16>, salt: u32) -> Label {
-        let (mut pods, mut leaves) = (0_u64, 0_u64);
+        let (mut pods, mut leaves, mut filter) = (0_u64, 0_u64, 0_u64);
         for rack in racks.map(u32::from).filter(|rack| *rack < self.pods * self.racks_per_pod) {
             pods |= 1 << (rack / self.racks_per_pod).min(63);
             leaves |= 1 << (rack % self.racks_per_pod).min(63);
+            filter |= self.filter_of(rack);
         }
         if leaves == 0 {
             return Label(0);
@@ -353,7 +404,8 @@ impl Layout {
             self.up_leaf.encode(leaf)
                 | self.up_spine.encode(spine)
                 | self.core_down.encode(pods)
-                | self.agg_down.encode(leaves),
+                | self.agg_down.encode(leaves)
+                | self.filter.encode(filter),
         )
     }
 
@@ -363,9 +415,11 @@ impl Layout {
         let (pods, leaves) = (self.core_down.get(pilot), self.agg_down.get(pilot));
         let pods = if pods == 0 && own < 64 { 1 << own } else { pods };
         let per_pod = self.racks_per_pod;
+        let (filter, classes) = (self.filter.get(pilot), self.filter.width);
         let led = move |rack: &u32| {
             let (pod, leaf) = (rack / per_pod, rack % per_pod);
-            pods >> pod.min(63) & leaves >> leaf.min(63) & 1 == 1
+            let is_admitted = classes == 0 || filter >> class(*rack, classes) & 1 == 1;
+            is_admitted && pods >> pod.min(63) & leaves >> leaf.min(63) & 1 == 1
         };
         (0..u32::from(self.racks())).filter(led).map(|rack| rack as u16)
     }
@@ -427,7 +481,7 @@ impl Layout {
     /// Returns the width of a pilot label in bits.
     #[must_use]
     pub fn pilot_bits(&self) -> u32 {
-        let fields = [self.up_leaf, self.up_spine, self.core_down, self.agg_down];
+        let fields = [self.up_leaf, self.up_spine, self.core_down, self.agg_down, self.filter];
         fields.iter().map(|field| u32::from(field.width)).sum()
     }
 
@@ -439,7 +493,7 @@ impl Layout {
 
     /// Returns the bits of a label in a packet without rounding to words, in the PEEL authors' model of Orca: `1 +
     /// max(rack, up + up + core + aggregates + filter)`, where one bit distinguishes the two labels and the filter has
-    /// 16 bits by default (`docs/protocols/orca.md#orca-labels`). Labels here have no filter.
+    /// 16 bits by default (`docs/protocols/orca.md#orca-labels`). `filter_bits` is added to those of this layout's filter.
     #[must_use]
     pub fn model_bits(&self, filter_bits: u32) -> u32 {
         1 + self.rack_bits().max(self.pilot_bits() + filter_bits)

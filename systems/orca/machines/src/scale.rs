@@ -1,6 +1,8 @@
 //! The size of Orca's state, measured in the real tables: by default for a million sessions on 27,648 hosts, as in the
 //! paper's simulation (NSDI '22, abstract).
 
+mod elmo;
+
 use std::sync::Arc;
 
 use rackweave_core::{HostId, Node as _, Packet, Rng, Span, Time};
@@ -11,6 +13,9 @@ use super::controller::{Controller, ControllerConfig};
 use super::host::packet;
 use super::label::{LabelError, Layout};
 use super::switch::Register;
+use elmo::{Elmo, Encoding};
+
+pub use elmo::ElmoConfig;
 
 /// How members are placed in the fabric.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -36,6 +41,10 @@ pub struct ScaleConfig {
     pub members: (u32, u32),
     /// How members are placed in the fabric.
     pub placement: Members,
+    /// The bits of the filter in labels; 0: none.
+    pub filter_bits: u32,
+    /// Elmo's parameters.
+    pub elmo: ElmoConfig,
     /// The number of changes, alternately joins and leaves, that are carried out and counted.
     pub changes: u32,
     /// The seed of all random choices.
@@ -52,6 +61,8 @@ impl Default for ScaleConfig {
             sessions: 1_000_000,
             members: (5, 50),
             placement: Members::Uniform,
+            filter_bits: 0,
+            elmo: ElmoConfig::default(),
             changes: 1000,
             seed: 1,
         }
@@ -90,12 +101,33 @@ pub struct ScaleReport {
     /// The number of racks without members that a packet reaches because its pilot label names them, per rack with
     /// members, over the first [`SAMPLED`] sessions.
     pub redundant_copies: f64,
+    /// What packets of the first [`SAMPLED`] sessions cost beyond an ideal tree of copies without labels: the bytes on all links over
+    /// the ideal ones, less 1, with [`PAYLOAD`] bytes in a packet.
+    pub overhead: f64,
+    /// The same for Elmo.
+    pub elmo: ElmoReport,
     /// The number of changes that were carried out.
     pub changes: u64,
     /// The number of `Sync` packets that the controller sent per change. The `ToR` replicates each to its agents.
     pub syncs_per_change: f64,
     /// The number of confirmations received per change.
     pub confirmations_per_change: f64,
+}
+
+/// The same sessions with Elmo.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+#[cfg_attr(feature = "serde", derive(serde::Deserialize, serde::Serialize))]
+pub struct ElmoReport {
+    /// The mean size of a header as the sender sends it, over all sessions, in bytes.
+    pub header_bytes: f64,
+    /// The size of the longest header in bytes.
+    pub longest_header_bytes: u32,
+    /// The number of entries in the group tables of all leaf switches together.
+    pub entries: u64,
+    /// The number of entries of the fullest leaf switch.
+    pub fullest_entries: u32,
+    /// What packets cost beyond an ideal tree, as [`ScaleReport::overhead`].
+    pub overhead: f64,
 }
 
 impl ScaleReport {
@@ -115,6 +147,56 @@ impl ScaleReport {
 /// The number of sessions whose redundant copies are counted.
 pub const SAMPLED: u32 = 10_000;
 
+/// The bytes of a packet without a label or header. Rackweave's choice: the largest of an Ethernet frame, the case in which labels cost least.
+pub const PAYLOAD: u32 = 1500;
+
+/// The bytes that packets of sessions put on links.
+#[derive(Clone, Copy, Debug, Default)]
+struct Load {
+    /// One copy over each link of an ideal tree, without a label.
+    ideal: f64,
+    orca: f64,
+    elmo: f64,
+}
+
+impl Load {
+    /// Adds a packet to members at these ports of racks. Up to the core it crosses three links; then one to each pod, rack and member,
+    /// as Elmo's authors count. With Orca a rack's first copy goes to its active agent, here the host at port 0, which
+    /// sends it back with the rack's label if others are members. Elmo's header loses what is above a switch.
+    fn add(
+        &mut self,
+        racks: &[(u16, u64)],
+        racks_per_pod: u32,
+        (label, reached): (u32, u32),
+        elmo: Encoding,
+    ) {
+        let mut pods: Vec<u32> =
+            racks.iter().map(|(rack, _)| u32::from(*rack) / racks_per_pod).collect();
+        pods.dedup();
+        let members: u32 = racks.iter().map(|(_, ports)| ports.count_ones()).sum();
+        let (pods, racks_with) = (pods.len() as f64, racks.len() as f64);
+        let payload = f64::from(PAYLOAD);
+        self.ideal += payload * (3.0 + pods + racks_with + f64::from(members));
+        let to_hosts: u32 = racks
+            .iter()
+            .map(|(_, ports)| match (ports & 1, ports.count_ones()) {
+                (1, 1) => 1,
+                // To the agent, back, and to the other members.
+                (1, all) => all + 1,
+                (_, all) => all + 2,
+            })
+            .sum();
+        let without = f64::from(reached) - racks_with;
+        let crossings = 3.0 + pods + f64::from(reached) + f64::from(to_hosts) + without;
+        self.orca += (payload + f64::from(label)) * crossings;
+        let bytes = |bits: u32| payload + f64::from(bits.div_ceil(8));
+        self.elmo += 3.0 * bytes(elmo.header_bits)
+            + pods * bytes(elmo.below_core_bits)
+            + (racks_with + f64::from(elmo.redundant_racks)) * bytes(elmo.below_spine_bits)
+            + f64::from(members + elmo.redundant_hosts) * payload;
+    }
+}
+
 /// Builds the state and measures it. The result depends on the settings only.
 ///
 /// # Errors
@@ -122,7 +204,10 @@ pub const SAMPLED: u32 = 10_000;
 pub fn report(config: &ScaleConfig) -> Result<ScaleReport, LabelError> {
     let ScaleConfig { pods, racks_per_pod, hosts_per_rack, .. } = *config;
     let ups = racks_per_pod.max(1);
-    let layout = Arc::new(Layout::tree(pods, racks_per_pod, hosts_per_rack, ups, ups)?);
+    let layout = Layout::tree(pods, racks_per_pod, hosts_per_rack, ups, ups)?;
+    let layout = Arc::new(layout.with_filter(config.filter_bits)?);
+    let mut elmo = Elmo::new(config.elmo, pods, racks_per_pod, hosts_per_rack);
+    let (mut load, mut header_bits, mut longest) = (Load::default(), 0_u64, 0);
     let mut settings = ControllerConfig::new(HostId(0), Arc::clone(&layout), Span::from_secs(1000));
     settings.max_sessions = config.sessions.saturating_add(1);
     let mut controller = Controller::new(settings);
@@ -138,10 +223,15 @@ pub fn report(config: &ScaleConfig) -> Result<ScaleReport, LabelError> {
             per_rack[usize::from(*rack)] += 1;
             members += u64::from(ports.count_ones());
         }
+        let encoding = elmo.add(&racks);
+        header_bits += u64::from(encoding.header_bits);
+        longest = longest.max(encoding.header_bits);
         if number < SAMPLED {
             let label = layout.pilot(sender, racks.iter().map(|(rack, _)| *rack), number);
+            let led = layout.racks_of(sender, label).count() as u32;
             wanted += racks.len() as u64;
-            reached += layout.racks_of(sender, label).count() as u64;
+            reached += u64::from(led);
+            load.add(&racks, racks_per_pod, (4 * u32::from(layout.words()), led), encoding);
         }
         controller.restore(session, sender, &racks);
     }
@@ -150,13 +240,22 @@ pub fn report(config: &ScaleConfig) -> Result<ScaleReport, LabelError> {
     let group_entries = per_rack.iter().map(|sessions| u64::from(*sessions)).sum();
     let controller_bytes = controller.store().bytes() as u64;
     let (changes, syncs, confirmations) = change(config, &layout, &mut controller, &mut rng);
+    let beyond = |bytes: f64| if load.ideal > 0.0 { bytes / load.ideal - 1.0 } else { 0.0 };
+    let (entries, fullest_entries) = elmo.entries();
+    let elmo = ElmoReport {
+        header_bytes: header_bits as f64 / 8.0 / f64::from(config.sessions.max(1)),
+        longest_header_bytes: longest.div_ceil(8),
+        entries,
+        fullest_entries,
+        overhead: beyond(load.elmo),
+    };
     let per_change = |n: u64| n as f64 / changes.max(1) as f64;
     Ok(ScaleReport {
         hosts: layout.hosts(),
         sessions: config.sessions,
         members,
         label_bits: layout.model_bits(0),
-        model_bits: layout.model_bits(16),
+        model_bits: layout.model_bits(16_u32.saturating_sub(config.filter_bits)),
         label_bytes: 4 * u32::from(layout.words()),
         tor_state_bytes: size_of::<Register>() as u32,
         other_state_bytes: 0,
@@ -168,6 +267,8 @@ pub fn report(config: &ScaleConfig) -> Result<ScaleReport, LabelError> {
         ),
         agent_bytes,
         redundant_copies: reached.saturating_sub(wanted) as f64 / wanted.max(1) as f64,
+        overhead: beyond(load.orca),
+        elmo,
         changes,
         syncs_per_change: per_change(syncs),
         confirmations_per_change: per_change(confirmations),
@@ -291,6 +392,12 @@ mod tests {
         assert!((confirmed - 48.0).abs() < 1e-9, "each of 48 agents confirms once");
         assert!(report.controller_bytes_per_session() < 250.0);
         assert!(report.agent_bytes_per_session() < 25.0);
+        let filtered = ScaleConfig { filter_bits: 16, ..config };
+        let filtered = super::report(&filtered).expect("labels");
+        assert_eq!((filtered.label_bits, filtered.label_bytes), (89, 12));
+        assert!(filtered.redundant_copies <= report.redundant_copies);
+        assert!(report.elmo.longest_header_bytes <= 340, "{:?}", report.elmo);
+        assert!(report.elmo.overhead < report.overhead, "Orca pays for short labels by copies");
         let together = ScaleConfig { placement: Members::PerRack(10), ..config };
         let less = super::report(&together).expect("labels");
         assert!(less.group_entries < report.group_entries / 3);

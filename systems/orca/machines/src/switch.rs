@@ -43,8 +43,10 @@ enum Role {
         rack: u16,
         active: Register,
     },
-    /// An aggregate switch of a pod, or a spine of a leaf-spine fabric, which has no uplinks.
-    Aggregate,
+    /// An aggregate switch of this pod, or a spine of a leaf-spine fabric, which has no uplinks.
+    Aggregate {
+        pod: u32,
+    },
     Core,
 }
 
@@ -78,14 +80,16 @@ impl Program {
                 if switch < leaves {
                     (tor, hosts_per_leaf, spines)
                 } else {
-                    (Role::Aggregate, leaves, 0)
+                    (Role::Aggregate { pod: 0 }, leaves, 0)
                 }
             }
             Topology::FatTree { k, .. } => {
                 let (half, edges) = (k / 2, k * (k / 2));
                 match switch {
                     _ if switch < edges => (tor, half, half),
-                    _ if switch < 2 * edges => (Role::Aggregate, half, half),
+                    _ if switch < 2 * edges => {
+                        (Role::Aggregate { pod: (switch - edges) / half }, half, half)
+                    }
                     _ => (Role::Core, k, 0),
                 }
             }
@@ -203,7 +207,7 @@ impl Program {
             return DROP;
         }
         let layout = &self.layout;
-        let (pods, racks) = (layout.core_down().get(label), layout.agg_down().get(label));
+        let pods = layout.core_down().get(label);
         match self.role {
             Role::Core => replicate(pods & self.all_down()),
             // With other pods in the label, the packet goes up, and the core sends a copy down into this pod too.
@@ -211,7 +215,8 @@ impl Program {
                 let uplink = layout.up_spine().get(label) % u64::from(self.ups);
                 Verdict::Forward(Port(self.downs + uplink as u16))
             }
-            _ => replicate(racks & self.all_down()),
+            Role::Aggregate { pod } => replicate(layout.leaves_below(label, pod) & self.all_down()),
+            Role::Tor { .. } => DROP,
         }
     }
 
@@ -423,7 +428,8 @@ mod tests {
     fn pilot_labels_lead_to_the_agents_of_their_racks() {
         let mut rng = Rng::stream(1, 0, 0, "racks");
         for topology in [leaf_spine(6, 4, 3), fat_tree(8), fat_tree(4)] {
-            let (layout, fabric, mut programs) = programs(topology.clone());
+            let (plain, fabric, mut programs) = programs(topology.clone());
+            let filtered = Arc::new(Layout::clone(&plain).with_filter(16).expect("room"));
             for program in &mut programs {
                 if let Role::Tor { rack, .. } = program.role {
                     let port = if rack == 0 { 0 } else { program.downs };
@@ -431,6 +437,8 @@ mod tests {
                 }
             }
             for salt in 0..200 {
+                let layout = if salt % 2 == 0 { &plain } else { &filtered };
+                programs.iter_mut().for_each(|program| program.layout = Arc::clone(layout));
                 let from = HostId(rng.below(u64::from(fabric.hosts())) as u32);
                 let racks: Vec<u16> = (0..layout.racks()).filter(|_| rng.chance(0.2)).collect();
                 let label = layout.pilot(from, racks.iter().copied(), salt);
