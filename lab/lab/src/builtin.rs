@@ -90,6 +90,7 @@ pub const SCENARIOS: &[Builtin] = builtins! {
     "orca-scaling": "papers/orca/scaling.toml",
     "orca-failover": "papers/orca/failover.toml",
     "orca-state": "papers/orca/state.toml",
+    "orca-overhead": "papers/orca/overhead.toml",
     "frisbee-2003": "papers/swp2p/frisbee-2003.toml",
     "frisbee-2003-nak": "papers/swp2p/frisbee-2003-nak.toml",
     "frisbee-2003-variants": "papers/swp2p/frisbee-2003-variants.toml",

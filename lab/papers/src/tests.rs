@@ -488,6 +488,7 @@ fn every_claim_is_there() {
             "orca-scaling",
             "orca-failover",
             "orca-state",
+            "orca-overhead",
             "frisbee-2003",
             "frisbee-2003-nak",
             "swp2p-load",

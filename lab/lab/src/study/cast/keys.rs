@@ -2,7 +2,8 @@
 
 use rackweave_core::{Bytes, HostId, Rate, Span};
 use rackweave_orca::app::Cost;
-use rackweave_orca::scale::{Members, ScaleConfig};
+use rackweave_orca::label::Layout;
+use rackweave_orca::scale::{ElmoConfig, Members, ScaleConfig};
 use rackweave_scenario::keys::Chosen;
 use rackweave_scenario::problem::Problem;
 use rackweave_scenario::values::Unit;
@@ -65,6 +66,8 @@ struct PlaneKeys {
     together: u32,
     /// Pods of the fabric; joins and leaves. Default: 12; 1000.
     changes: u32,
+    /// Bits of the filter in labels, at most 64. Default: 0.
+    filter_bits: u32,
 }
 
 impl Default for PlaneKeys {
@@ -78,6 +81,7 @@ impl Default for PlaneKeys {
             members: config.members,
             together: 1,
             changes: config.changes,
+            filter_bits: config.filter_bits,
         }
     }
 }
@@ -103,6 +107,16 @@ impl PlaneKeys {
         if self.together == 0 || self.changes > 1_000_000 {
             return wrong("together", "`together` is at least 1, `changes` at most 1,000,000");
         }
+        let layout = Layout::tree(
+            self.pods,
+            self.racks_per_pod,
+            self.hosts_per_rack,
+            self.racks_per_pod,
+            self.racks_per_pod,
+        );
+        if let Err(error) = layout.and_then(|layout| layout.with_filter(self.filter_bits)) {
+            return wrong("filter_bits", &error.to_string());
+        }
         Ok(ScaleConfig {
             pods: self.pods,
             racks_per_pod: self.racks_per_pod,
@@ -113,6 +127,8 @@ impl PlaneKeys {
                 1 => Members::Uniform,
                 n => Members::PerRack(n),
             },
+            filter_bits: self.filter_bits,
+            elmo: ElmoConfig::default(),
             changes: self.changes,
             seed,
         })

@@ -103,6 +103,8 @@ pub struct OrcaScheme {
     pub spread: Spread,
     /// The controller's host; `None` unless the spread is by labels.
     pub controller: Option<HostId>,
+    /// The bits of the filter in labels; 0: none.
+    pub filter_bits: u32,
     /// The payload of a full packet in bytes.
     pub payload: u16,
     /// The largest number of bytes in flight; `None` for the flow's default.

@@ -39,7 +39,8 @@ const fn acks_of(client: usize) -> Session {
 
 pub(super) fn run(context: &RunContext<'_>, scheme: &OrcaScheme) -> Result<CastRun, StudyError> {
     let (cast, fabric) = (context.cast, context.setting.fabric);
-    let layout = Arc::new(Layout::new(fabric).map_err(StudyError::of_kind)?);
+    let layout = Layout::new(fabric).and_then(|layout| layout.with_filter(scheme.filter_bits));
+    let layout = Arc::new(layout.map_err(StudyError::of_kind)?);
     let flow = flow_config(scheme);
     let spread = scheme.spread;
     let host = |me: HostId, ports: usize| {

@@ -4,6 +4,7 @@ use rackweave_core::{Bytes, HostId, Rate, Span};
 use rackweave_orca::baseline::unicast::MAX_DATAGRAM;
 use rackweave_orca::flow::FlowConfig;
 use rackweave_orca::host::Spread;
+use rackweave_orca::label::Layout;
 use rackweave_orca::parity::MAX_CELLS;
 use rackweave_scenario::de::{self, DeError};
 use rackweave_scenario::item::About;
@@ -13,6 +14,7 @@ use rackweave_scenario::transport::{self, TcpKeys};
 use rackweave_scenario::tree::{Origin, Table};
 use rackweave_scenario::values::{AboveZero, AtMost, Unit};
 use rackweave_sim::config::FabricConfig;
+use rackweave_switch::fabric::Fabric;
 use serde::Deserialize;
 
 use super::{CastConfig, OrcaScheme, Scheme};
@@ -77,8 +79,12 @@ keys! {
         /// Interval of agents' pings, at most half of the timeout; T: silence after which an active
         /// agent is replaced. Default: a fifth; `"5 ms"`.
         timeout: Unit<Span>,
-        /// With labels: the controller's host. Default: the last one.
+        /// With labels: the controller's host; bits of the labels' filter, up to 64. Default: the
+        /// last one; 0.
         controller: u32,
+        /// With labels: the controller's host; bits of the labels' filter, up to 64. Default: the
+        /// last one; 0.
+        filter_bits: AtMost<64, u32>,
         /// Silence after which a receiver is given up. Default: `"3 s"`.
         patience: Unit<Span> => patience,
         /// Maximum sending rate. Default: no limit.
@@ -202,6 +208,17 @@ fn orca(
         }
         (_, None) => None,
     };
+    let filter_bits = keys.filter_bits.map_or(0, |bits| bits.0);
+    if filter_bits > 0 {
+        if spread != Spread::Labels {
+            return Err(chosen.bad("filter_bits", "without labels there is no filter"));
+        }
+        let layout = Fabric::new(fabric).map_err(|error| error.to_string()).and_then(|fabric| {
+            let layout = Layout::new(&fabric).and_then(|layout| layout.with_filter(filter_bits));
+            layout.map_err(|error| error.to_string())
+        });
+        layout.map_err(|message| chosen.bad("filter_bits", message))?;
+    }
     let payload = keys.payload.map_or(MAX_PAYLOAD, |payload| payload.0.0);
     if !(64..=MAX_PAYLOAD).contains(&payload) {
         let message = format!("`payload` is from 64 B to {MAX_PAYLOAD} B: what fits a frame");
@@ -217,6 +234,7 @@ fn orca(
     let mut scheme = OrcaScheme {
         spread,
         controller,
+        filter_bits,
         payload: payload as u16,
         window: None,
         heartbeat,

@@ -157,6 +157,16 @@ pub struct PlaneSummary {
     pub confirmations_per_change: f64,
     /// The number of racks without members to which pilot labels lead, per rack with members.
     pub redundant_copies: f64,
+    /// Bytes that packets of 1500 bytes put on all links, over those of an ideal tree without labels, less 1.
+    pub overhead: f64,
+    /// The same for Elmo.
+    pub elmo_overhead: f64,
+    /// The mean size of Elmo's headers in bytes.
+    pub elmo_header_bytes: f64,
+    /// The size of Elmo's longest header in bytes.
+    pub elmo_longest_header_bytes: u32,
+    /// The number of entries in the group tables of Elmo's leaf switches.
+    pub elmo_entries: u64,
 }
 
 impl From<&ScaleReport> for PlaneSummary {
@@ -178,6 +188,11 @@ impl From<&ScaleReport> for PlaneSummary {
             syncs_per_change: report.syncs_per_change,
             confirmations_per_change: report.confirmations_per_change,
             redundant_copies: report.redundant_copies,
+            overhead: report.overhead,
+            elmo_overhead: report.elmo.overhead,
+            elmo_header_bytes: report.elmo.header_bytes,
+            elmo_longest_header_bytes: report.elmo.longest_header_bytes,
+            elmo_entries: report.elmo.entries,
         }
     }
 }

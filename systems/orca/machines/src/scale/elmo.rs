@@ -40,7 +40,7 @@ pub(super) struct Elmo {
     spines: Vec<u32>,
 }
 
-/// How a session is told to switches.
+/// What switches know of a session.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Encoding {
     /// The header's bits as the sender's host sends it.
