@@ -300,7 +300,8 @@ fn state(reader: &mut Reader<'_>, operator: Operator) -> Result<State, Malformed
     let (epochs, drained, window) = (reader.u16()?, reader.u16()?, reader.u16()?);
     let (copies, code) = (reader.u8()?, reader.u8()?);
     let phase = phase(code)?;
-    if phase == Phase::Commit {
+    // The master has all sums then.
+    if phase == Phase::Commit && drained != epochs {
         return Err(field("phase", code));
     }
     let is_running = !matches!(phase, Phase::Wait | Phase::Failed);
