@@ -321,7 +321,8 @@ pub enum Phase {
     Done = 3,
     /// The job has failed.
     Failed = 4,
-    /// All workers have their results, under no name yet: each gives its result its name. Jobs of vectors only.
+    /// The end is near. Of a job of pairs: the master has all sums and writes the result. Of vectors: all workers have their results,
+    /// under no name yet, and each gives its result its name.
     Commit = 5,
 }
 
