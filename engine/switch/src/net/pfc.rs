@@ -150,7 +150,7 @@ impl Lossless {
         }
         let fits = charges.beyond[class] + bytes <= charges.headroom;
         if self.lossless & bit == 0 || !fits {
-            // Only what leaves ends a pause: a link of which nothing waits is not paused.
+            // Only what leaves ends a pause: a link that has nothing here is not paused.
             let holds = charges.shared[class] + charges.beyond[class] > 0;
             return (false, holds && self.lossless & bit & !charges.paused != 0);
         }
