@@ -111,7 +111,7 @@ fn clients_without_a_connection_fetch_the_file_as_it_is_despite_losses_and_death
     let mut server = session.serve(&["--to", "127.0.0.2,127.0.0.3", "--rate", "100 Mbps"]);
     // Nobody answers it, as it is not on the list. While others fetch, it would hear what they are sent.
     let stranger = session.fetch(4, &[]);
-    (0..50).for_each(|_| crate::common::nap());
+    (0..50).for_each(|_| nap());
     drop(stranger);
     let killed = session.fetch(3, &["0", "3"]);
     let lossy = session.fetch(2, &["20"]);
@@ -179,7 +179,7 @@ fn floods_of_joins_and_requests_keep_nobody_from_the_image() {
                         let _ = socket.send_to(&bytes, to);
                     }
                     if turn.is_multiple_of(16) {
-                        crate::common::nap();
+                        nap();
                     }
                 }
             });
@@ -483,7 +483,7 @@ fn emulabs_client_fetches_from_this_server_despite_losses() {
     // A socket that has room for a few packets loses others.
     let clients = [client(2, &["-k", "16"], "copy2")];
     server.event("frisbee-joined");
-    crate::common::nap();
+    nap();
     killed.kill().unwrap();
     killed.wait().unwrap();
     // Without expansion: the file itself.
