@@ -47,6 +47,7 @@ pub(super) struct CastRun {
 pub(super) fn run(cast: &CastConfig, setting: &Setting<'_>) -> Result<CastRun, StudyError> {
     let context = RunContext { cast, setting };
     let plane = cast.plane.as_ref().map(scale::report).transpose().map_err(StudyError::of_kind)?;
+    let plane = plane.map(Box::new);
     let done = match &cast.scheme {
         Scheme::Unicast { socket_bytes } => {
             let sending =

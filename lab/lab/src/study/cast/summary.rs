@@ -18,7 +18,7 @@ pub struct CastResult {
     /// The number of bytes that the sender's links have carried, including Ethernet's preamble and gap.
     pub sender_link_bytes: u64,
     /// The control-plane tables, if they were built.
-    pub plane: Option<ScaleReport>,
+    pub plane: Option<Box<ScaleReport>>,
 }
 
 /// What files and charts show of a cast in addition to its summary.
@@ -256,7 +256,7 @@ impl CastSummary {
             wrong_bytes: app.wrong_bytes,
             silent_agents: app.silent_agents,
             failover_us: failover(config, app),
-            plane: result.plane.as_ref().map(PlaneSummary::from),
+            plane: result.plane.as_deref().map(PlaneSummary::from),
             receivers: app
                 .receivers
                 .iter()
