@@ -30,7 +30,7 @@
 //! | 14 | [`Body::Values`] | switch to master | epoch (16), reserved (16), first slot (32); sums of [`SUM_BYTES`] |
 //! | 15 | [`Body::Clear`] | master to switch | epoch (16), reservation (16) |
 //! | 16 | [`Body::Cleared`] | switch to master | epoch (16) |
-//! | 17 | [`Body::Close`] | master to switch, worker to master | |
+//! | 17 | [`Body::Close`] | master to switch, between worker and master | |
 //! | 18 | [`Body::Unknown`] | switch to the sender | |
 //! | 19 | [`Body::JoinVector`] | worker to master | instance (32), cookie (64), digest (64); a [`Shape`] |
 //! | 20 | [`Body::VectorState`] | master to worker | version (32), instance (32), phase (8), reserved (24); a [`Plan`], or at the end a digest (64) and zeros |
@@ -211,7 +211,8 @@ pub enum Body {
         /// The epoch.
         epoch: u16,
     },
-    /// To a switch: the job needs no slots any longer. From a worker: it ends before the job does.
+    /// To a switch: the job needs no slots any longer. From a worker: it ends before the job does. From the
+    /// master: the worker's confirmation of the end is here.
     Close,
     /// The switch has no such job, or not this attempt of it.
     Unknown,

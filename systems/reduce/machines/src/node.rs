@@ -371,7 +371,8 @@ impl ReduceNode {
         let marked = packet.ecn() == Ecn::Marked;
         let is_to_worker =
             matches!(message.body, Body::State(_) | Body::Ack { .. } | Body::Rejected { .. })
-                || matches!(message.body, Body::Challenge { .. } if self.has_worker(&message));
+                || matches!(message.body, Body::Challenge { .. } if self.has_worker(&message))
+                || matches!(message.body, Body::Close if self.has_ended(packet.src, &message));
         if is_to_worker {
             let workers = self.workers.iter_mut().filter(|side| {
                 let config = side.worker.config();
@@ -415,6 +416,14 @@ impl ReduceNode {
             config.job == message.job
                 && config.number == message.worker
                 && config.instance == instance
+        })
+    }
+
+    /// Whether this lets a worker here go: it is the master's, and the worker has heard of the end.
+    fn has_ended(&self, from: HostId, message: &reduce::Header) -> bool {
+        self.workers.iter().any(|side| {
+            let &worker::Config { job, number, master, .. } = side.worker.config();
+            (job, number, master) == (message.job, message.worker, from) && side.outcome.is_some()
         })
     }
 

@@ -90,6 +90,9 @@ pub struct WorkerReport {
     pub restarts: u64,
 }
 
+/// How long a worker stays after the end if the master does not let it go: the master repeats the end after 20, 40, 80, 160 and 250 ms.
+const LINGER: Span = Span::from_ms(600);
+
 struct Machine(WorkerSide);
 
 impl net::Machine for Machine {
@@ -131,6 +134,7 @@ pub fn run_worker(
     let count = pairs.len() as u64;
     let machine = Config {
         give_up: config.patience,
+        linger: LINGER,
         ..Config::new(config.job, config.number, master, random() as u32)
     };
     let now = net.now();

@@ -555,6 +555,13 @@ impl Master {
         if version == current {
             member.confirm(version, idle);
             self.check_quiesced();
+            if self.phase == Phase::Done && self.config.holds_end {
+                // It stays until it knows that its confirmation is here.
+                let membership::Config { job, token, .. } = self.config.members;
+                let (attempt, worker, token) = (self.attempt, header.worker, Id64::new(token));
+                let body = Body::Close;
+                self.acks.push_back((from, Header { job, attempt, worker, token, body }));
+            }
         }
     }
 

@@ -292,3 +292,33 @@ fn a_result_that_cannot_be_written_is_nobodys_success() {
         assert_eq!(outcome, Some(Err(Failure::Refused)), "host {host}");
     }
 }
+
+#[test]
+fn a_lost_confirmation_of_the_end_keeps_neither_master_nor_worker() {
+    let mut world = World::new(Job { holds_end: true, ..job(1) }, 800, SLOW, 1);
+    world.run(seconds(2));
+    let now = seconds(2);
+    world.now = now;
+    world.master().conclude(now, true);
+    world.unconfirmed_until = now + Span::from_ms(250);
+    while !world.master().machine().is_over() && world.now < seconds(4) {
+        world.run(world.now + Span::from_ms(1));
+        world.now += Span::from_us(100);
+        // A process that is over ends.
+        for host in 1..world.nodes.len() {
+            world.down[host] |= world.nodes[host].workers()[0].machine().is_over();
+        }
+    }
+    assert!(world.now < now + Span::from_secs(1), "the master waits until {:?}", world.now);
+    // The master has ended. What it has sent last arrives.
+    world.flush();
+    let arrived = world.now + SLOW.delay + Span::from_ms(1);
+    while let Some((at, flight)) = world.flights.pop_due(arrived) {
+        world.now = at;
+        if let Flight::Packet(packet, payload) = flight {
+            world.deliver(packet, &payload);
+        }
+    }
+    let stay = |host: usize| world.nodes[host].workers()[0].machine().is_over();
+    assert!((1..world.nodes.len()).all(stay), "workers are let go at once");
+}

@@ -116,6 +116,8 @@ struct World {
     mute: Option<HostId>,
     /// The host whose packets to the switch are lost.
     blocked: Option<HostId>,
+    /// Until when confirmations of workers are lost.
+    unconfirmed_until: Time,
     /// Whether the announced length of records is too short on its way.
     shortened: bool,
     lives: u32,
@@ -146,6 +148,7 @@ impl World {
             down: vec![false; usize::from(workers) + 1],
             mute: None,
             blocked: None,
+            unconfirmed_until: Time::ZERO,
             shortened: false,
             lives: 0,
             packets: 0,
@@ -161,7 +164,10 @@ impl World {
     fn worker(&mut self, number: u8) -> ReduceNode {
         self.lives += 1;
         let host = HostId(u32::from(number) + 1);
-        let config = worker::Config::new(JOB, number, MASTER, self.lives);
+        let mut config = worker::Config::new(JOB, number, MASTER, self.lives);
+        if self.job.holds_end {
+            config.linger = Span::from_ms(600);
+        }
         let mut node = ReduceNode::new(host);
         let side = WorkerSide::new(config, self.job.pairs(number), self.job.order, self.now);
         node.add_worker(side);
@@ -207,6 +213,10 @@ impl World {
         }
         let is_pairs = matches!(packet.header.message.body, Body::Data(_) | Body::Fin { .. });
         if is_pairs && self.mute == Some(packet.src) {
+            return;
+        }
+        let is_confirm = matches!(packet.header.message.body, Body::Confirm { .. });
+        if is_confirm && self.now < self.unconfirmed_until {
             return;
         }
         let mut packet = packet;

@@ -38,15 +38,30 @@ pub struct Config {
     pub min_rto: Span,
     /// How long it waits for a master that is silent.
     pub give_up: Span,
+    /// How long it stays after it has heard of the job's end, to confirm it again if its confirmation was lost; zero: not at all. A master
+    /// with [`holds_end`](super::master::Config::holds_end) lets it go at once by [`Body::Close`].
+    pub linger: Span,
 }
 
 impl Config {
-    /// A worker with the default timers: 100 ms between joins, 10 ms of timeout, 30 s of patience.
+    /// A worker with the default timers: 100 ms between joins, 10 ms of timeout, 30 s of patience, no stay after the end.
     #[must_use]
     pub const fn new(job: u16, number: u8, master: HostId, instance: u32) -> Self {
         let (join_interval, min_rto) = (Span::from_ms(100), Span::from_ms(10));
         let (operator, digest, give_up) = (Operator::Sum, 0, Span::from_secs(30));
-        Self { job, number, master, instance, operator, digest, join_interval, min_rto, give_up }
+        let linger = Span::ZERO;
+        Self {
+            job,
+            number,
+            master,
+            instance,
+            operator,
+            digest,
+            join_interval,
+            min_rto,
+            give_up,
+            linger,
+        }
     }
 }
 
@@ -162,6 +177,8 @@ pub struct Worker {
     encode: Option<Event>,
     outcome: Option<Event>,
     is_over: bool,
+    /// Until when it stays after the end; see [`Config::linger`].
+    lingers_until: Option<Time>,
     /// Whether it is over because of what this worker found: it answers nothing any longer.
     has_given_up: bool,
     /// How often the master is still to hear that the worker ends before the job.
@@ -195,6 +212,7 @@ impl Worker {
             encode: None,
             outcome: None,
             is_over: false,
+            lingers_until: None,
             has_given_up: false,
             closes: 0,
             counters: Counters::default(),
@@ -222,7 +240,7 @@ impl Worker {
     /// Whether the worker has nothing more to do.
     #[must_use]
     pub const fn is_over(&self) -> bool {
-        self.is_over && !self.is_confirm_due && self.closes == 0
+        self.is_over && !self.is_confirm_due && self.closes == 0 && self.lingers_until.is_none()
     }
 
     /// The driver has divided the pairs: what it has of each epoch.
@@ -239,7 +257,7 @@ impl Worker {
     /// Handles a message. Any field of it may be wrong or forged.
     pub fn handle(&mut self, now: Time, from: HostId, header: &Header) {
         let is_mine = self.place.is_named_by(header);
-        if !is_mine || self.is_over && !matches!(header.body, Body::State(_)) {
+        if !is_mine || self.is_over && !matches!(header.body, Body::State(_) | Body::Close) {
             return;
         }
         match header.body {
@@ -253,6 +271,11 @@ impl Worker {
             }
             Body::State(state) if self.place.is_for(from, state.instance) => {
                 self.handle_state(now, header, state);
+            }
+            Body::Close
+                if from == self.config.master && header.token.get() == self.place.token() =>
+            {
+                self.lingers_until = None;
             }
             Body::Ack { seq, marked } => {
                 let is_from_aggregator = self.state.is_some_and(|state| state.aggregator == from);
@@ -280,7 +303,11 @@ impl Worker {
             }
             self.is_confirm_due = true;
             self.place.hear(now);
-            if state.version == old.version || self.is_over {
+            if self.is_over {
+                self.linger(now);
+                return;
+            }
+            if state.version == old.version {
                 return;
             }
         }
@@ -299,6 +326,7 @@ impl Worker {
                 self.is_over = true;
                 self.outcome = Some(Event::Complete);
                 self.window.clear();
+                self.linger(now);
                 return;
             }
             Phase::Failed => {
@@ -360,9 +388,16 @@ impl Worker {
         }
     }
 
+    /// The master announces the end, for the first time or again.
+    fn linger(&mut self, now: Time) {
+        let stays = self.config.linger > Span::ZERO;
+        self.lingers_until = stays.then(|| now.saturating_add(self.config.linger));
+    }
+
     /// Called when the time that [`Worker::poll_timeout`] returned has come.
     pub fn handle_timeout(&mut self, now: Time) {
         if self.is_over {
+            self.lingers_until = self.lingers_until.filter(|until| *until > now);
             return;
         }
         let limit = self.config.give_up;
@@ -399,7 +434,7 @@ impl Worker {
     #[must_use]
     pub fn poll_timeout(&self) -> Option<Time> {
         if self.is_over {
-            return None;
+            return self.lingers_until;
         }
         let limit = self.config.give_up;
         let no_progress = (!self.window.is_empty()).then(|| self.progressed.due(limit));

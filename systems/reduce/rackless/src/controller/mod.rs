@@ -190,7 +190,9 @@ impl Controller {
                 controller.note(now, Event::Dropped { job: id.0, why: error.to_string() });
                 continue;
             }
-            if let Some(grant) = entry.grant.as_ref().filter(|grant| grant.slots > 0) {
+            // One that reduces has given its slots back.
+            let uploads = entry.phase == Phase::Upload;
+            if let Some(grant) = entry.grant.as_ref().filter(|it| uploads && it.slots > 0) {
                 controller.regions.allocate(id, u64::from(grant.slots));
                 controller.last_group = entry.group();
             }

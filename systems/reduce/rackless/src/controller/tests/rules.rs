@@ -150,6 +150,24 @@ fn a_restart_adopts_jobs_grants_and_circuits() {
 }
 
 #[test]
+fn a_job_that_reduces_has_no_slots_after_a_restart_either() {
+    let mut bench = Bench::new(config());
+    let b = bench.register(2, 4, &[5, 6, 7]);
+    bench.ready(b);
+    bench.run(40);
+    assert!(bench.controller.jobs().all(|it| it.grant().is_some_and(|grant| grant.slots > 0)));
+    bench.controller.phase(bench.now, "a", b, Phase::Reduce).unwrap();
+    bench.run(1);
+    bench.restart();
+    bench.run(110);
+    let c = bench.register(3, 0, &[1, 2, 3]);
+    bench.ready(c);
+    bench.run(500);
+    let job = bench.controller.jobs().find(|it| it.id == c).unwrap();
+    assert!(job.grant().is_some_and(|grant| grant.slots > 0), "{:?}", job.grant());
+}
+
+#[test]
 fn nothing_leaves_before_it_is_stored() {
     let mut bench = Bench::new(config());
     let b = bench.register(2, 4, &[5, 6, 7]);
