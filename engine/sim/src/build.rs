@@ -42,6 +42,11 @@ pub enum BuildError {
     /// A central scheduler with more than one stream of messages.
     #[error("a central scheduler runs one stream of messages, without background streams")]
     OnlyOneStream,
+    /// A central scheduler with a collective.
+    #[error(
+        "a central scheduler knows all messages before the run, and those of a collective follow from each other"
+    )]
+    Collective,
     /// A run has more transports than the transport number in packets can express.
     #[error("a host can run at most {MAX_TRANSPORTS} different transports, not {0}")]
     TooManyTransports(usize),

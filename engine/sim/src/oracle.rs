@@ -19,7 +19,7 @@ use std::sync::atomic::Ordering;
 use rackweave_core::{Framing, HostId, Span, Time};
 use rackweave_switch::Fabric;
 use rackweave_workload::app::{Collector, CollectorConfig, MessageEnd, MessageStart, RecordId};
-use rackweave_workload::{Arrival, Exchange, Generator, HostGenerator};
+use rackweave_workload::{Arrival, Exchange, Generator, HostGenerator, Pattern};
 
 use crate::build::{self, BuildError};
 use crate::config::{MeasureConfig, RunConfig};
@@ -68,6 +68,9 @@ pub fn run(config: &RunConfig, rules: Rules, control: &Control) -> Result<RunRes
     let [stream] = &*config.streams else { return Err(BuildError::OnlyOneStream) };
     if stream.workload.streaming.is_some() || !stream.workload.application.is_instant() {
         return Err(BuildError::NoSuchExchange { stream: 0 });
+    }
+    if matches!(stream.workload.pattern, Pattern::Collective(_)) {
+        return Err(BuildError::Collective);
     }
     let mut streams = build::streams(config, &[0], &fabric)?;
     let Some((_, _, generator)) = streams.pop() else { return Err(BuildError::NoStreams) };
@@ -465,6 +468,7 @@ impl<'a> Oracle<'a> {
             messages: self
                 .collector
                 .records(|_, src, dst, bytes, _| self.fabric.ideal(src, dst, bytes, self.framing)),
+            ranks: Vec::new(),
             delivered_bytes: delivered.iter().map(|hosts| hosts.iter().sum()).collect(),
             delivered_by_sender: delivered.first().cloned().unwrap_or_default(),
             goodput: self.timeline.result(),

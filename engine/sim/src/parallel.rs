@@ -62,6 +62,9 @@ pub enum OneThread {
     /// Messages that start when others end.
     #[error("{}the end of a message at its receiver starts the next one at its sender", of(*.0))]
     ClosedLoop(usize),
+    /// A collective in which a rank goes on when a message of its own has arrived.
+    #[error("{}a rank of the collective goes on when a message of its own has arrived", of(*.0))]
+    Collective(usize),
     /// Calls of a closed loop on a fabric with very long cables between switches: after a failure, which is recorded at the end of the
     /// window in which it happens, the next call may have to start in that window.
     #[error(
@@ -131,6 +134,8 @@ fn check_stream(number: usize, stream: &StreamConfig, window: Span) -> Result<()
         Err(OneThread::Channels(number))
     } else if is_loop && workload.exchange == Exchange::OneWay {
         Err(OneThread::ClosedLoop(number))
+    } else if matches!(&workload.pattern, Pattern::Collective(it) if it.waits_for_sends()) {
+        Err(OneThread::Collective(number))
     } else if is_loop && window >= DELAY_AFTER_FAILURE {
         Err(OneThread::LongWindow(number))
     } else if !workload.application.is_instant() {

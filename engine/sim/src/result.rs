@@ -5,6 +5,7 @@ use rackweave_core::{HostId, RecoveryCounters, Span, Time};
 pub use rackweave_switch::net::{Captured, Counters, LinkStats, QueueSample};
 use rackweave_wire::Header;
 pub use rackweave_workload::app::{MessageRecord, Outcome};
+pub use rackweave_workload::collective::RankReport;
 
 /// The reason why a run ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -129,6 +130,8 @@ pub struct RunResult<H = Header> {
     pub measured: Span,
     /// Measured messages of all streams, in the order of their start.
     pub messages: Vec<MessageRecord>,
+    /// What each rank of the first stream's collective has done; empty without one.
+    pub ranks: Vec<RankReport>,
     /// Payload bytes of complete and incomplete messages that receivers stored in the measured time, by stream.
     pub delivered_bytes: Vec<u64>,
     /// The same bytes for the first stream, by the host that started the message (or sent the request).
@@ -185,6 +188,7 @@ impl<H> RunResult<H> {
             ended_at: self.ended_at,
             measured: self.measured,
             messages: self.messages,
+            ranks: self.ranks,
             delivered_bytes: self.delivered_bytes,
             delivered_by_sender: self.delivered_by_sender,
             goodput: self.goodput,

@@ -99,6 +99,27 @@ pub enum WorkloadError {
     /// There is no built-in distribution of this name.
     #[error("there is no size distribution `{0}`; there are {names}", names = SizeDist::NAMES.join(", "))]
     UnknownDistribution(String),
+    /// A collective has another number of ranks than of hosts.
+    #[error("{ranks} ranks need as many hosts, not {hosts}")]
+    UnequalRanks {
+        /// The number of ranks.
+        ranks: u32,
+        /// The number of hosts.
+        hosts: u64,
+    },
+    /// The messages of a collective are to be answered, or to travel on streams.
+    #[error("the messages of a collective are one-way, without responses and streams")]
+    Answered,
+    /// Two ranks of a collective are at the same host.
+    #[error("host {host} has rank {first} and rank {second}: a host has one")]
+    TwoRanks {
+        /// The host.
+        host: u32,
+        /// The first of them.
+        first: u32,
+        /// The second one.
+        second: u32,
+    },
     /// The size distribution is invalid.
     #[error(transparent)]
     Sizes(#[from] SizesError),

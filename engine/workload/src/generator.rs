@@ -55,14 +55,42 @@ struct Peers {
 
 #[derive(Debug)]
 enum Plan {
-    OpenLoop { sizes: SizeDist, gap: f64 },
-    ClosedLoop { sizes: SizeDist, think: Span, outstanding: u32, ramp: Span },
-    Periodic { sizes: SizeDist, rate: Rate },
-    Incast { sizes: SizeDist, receiver: HostId, at: Time, per_sender: u64 },
+    OpenLoop {
+        sizes: SizeDist,
+        gap: f64,
+    },
+    ClosedLoop {
+        sizes: SizeDist,
+        think: Span,
+        outstanding: u32,
+        ramp: Span,
+    },
+    Periodic {
+        sizes: SizeDist,
+        rate: Rate,
+    },
+    Incast {
+        sizes: SizeDist,
+        receiver: HostId,
+        at: Time,
+        per_sender: u64,
+    },
     RecurringIncast(RecurringIncast),
-    Permutation { sizes: SizeDist, per_host: u64, to: Vec<u32> },
-    AllToAll { sizes: SizeDist, per_pair: u64 },
-    Trace { trace: Trace, order: Vec<u32> },
+    Permutation {
+        sizes: SizeDist,
+        per_host: u64,
+        to: Vec<u32>,
+    },
+    AllToAll {
+        sizes: SizeDist,
+        per_pair: u64,
+    },
+    Trace {
+        trace: Trace,
+        order: Vec<u32>,
+    },
+    /// The machines of ranks start the messages.
+    Collective,
 }
 
 /// A host's random streams and state, by pattern.
@@ -236,6 +264,15 @@ impl Generator {
                 Plan::all_to_all(sizes, *messages_per_pair, &peers, streams)?
             }
             Pattern::Trace(trace) => Plan::trace(trace, hosts, config)?,
+            Pattern::Collective(collective) => {
+                for host in collective.hosts() {
+                    check_host("a rank", host.0, hosts)?;
+                }
+                if config.exchange != Exchange::OneWay || config.streaming.is_some() {
+                    return Err(WorkloadError::Answered);
+                }
+                (Plan::Collective, Vec::new(), Some(collective.messages()))
+            }
         };
         let stop = Time::ZERO.saturating_add(config.stop);
         Ok(Self { shared: Arc::new(Shared { plan, peers, start, stop }), hosts, total })
@@ -246,21 +283,21 @@ impl Generator {
     /// Call it once at the start and again after each message. Times do not decrease.
     pub fn next(&mut self, host: HostId) -> Option<Arrival> {
         let index = self.shared.peers.sender_index(host)?;
-        self.hosts[index].next(&self.shared, host)
+        self.hosts.get_mut(index)?.next(&self.shared, host)
     }
 
     /// Reports that a message which `host` started has ended (completed or failed) at `now`. In a closed loop, returns
     /// the message that follows it.
     pub fn completed(&mut self, host: HostId, now: Time) -> Option<Arrival> {
         let index = self.shared.peers.sender_index(host)?;
-        self.hosts[index].completed(&self.shared, host, now)
+        self.hosts.get_mut(index)?.completed(&self.shared, host, now)
     }
 
     /// Returns the generator for the messages of `host`, in its current state.
     #[must_use]
     pub fn of_host(&self, host: HostId) -> HostGenerator {
         let index = self.shared.peers.sender_index(host);
-        let state = index.map(|index| self.hosts[index].clone());
+        let state = index.and_then(|index| self.hosts.get(index)).cloned();
         HostGenerator { shared: Arc::clone(&self.shared), host, state, left: u64::MAX }
     }
 
@@ -686,7 +723,7 @@ impl Peers {
     fn new(config: &WorkloadConfig, hosts: u32) -> Result<Self, WorkloadError> {
         let pattern = config.pattern.name();
         let (may_restrict_senders, may_restrict_receivers) = match config.pattern {
-            Pattern::Trace(_) => (false, false),
+            Pattern::Trace(_) | Pattern::Collective(_) => (false, false),
             Pattern::Incast { receiver, .. } => {
                 check_host("the receiver", receiver.0, hosts)?;
                 (true, false)

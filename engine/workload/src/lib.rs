@@ -5,6 +5,7 @@
 //! - [`load`]: the mean gap between messages at a given load of the hosts' links.
 //! - [`generator`]: [`Generator`], which draws the messages of each host from its own random streams.
 //! - [`trace`]: [`Trace`], messages read from a file.
+//! - [`collective`]: [`Collective`], what each rank of an all-reduce and others sends, and when.
 //! - [`text`]: a synthetic text, by how often each of its words occurs.
 //! - [`app`]: [`App`](app::App), the application of a host, which starts messages, answers requests and records how
 //!   each message ended; and [`Collector`](app::Collector), which combines the records of all hosts.
@@ -27,6 +28,7 @@
 
 pub mod app;
 mod application;
+pub mod collective;
 pub mod error;
 pub mod generator;
 pub mod load;
@@ -38,6 +40,7 @@ pub mod text;
 pub mod trace;
 
 pub use application::{Application, StreamMode, Streaming};
+pub use collective::Collective;
 pub use error::{LineProblem, SizesError, TraceError, WorkloadError};
 pub use generator::{Generator, HostGenerator};
 pub use load::{mean_gap, open_loop_gap};

@@ -5,6 +5,7 @@ use core::ops::Range;
 use rackweave_core::{HostId, Rate, Span, Time};
 
 use crate::application::{Application, Streaming};
+use crate::collective::Collective;
 use crate::sizes::SizeDist;
 use crate::trace::Trace;
 
@@ -167,6 +168,8 @@ pub enum Pattern {
     },
     /// Messages that were read from a file.
     Trace(Trace),
+    /// The messages of a collective operation, each when what it depends on is done.
+    Collective(Collective),
 }
 
 impl Pattern {
@@ -200,10 +203,11 @@ impl Pattern {
             Self::Permutation { .. } => "permutation",
             Self::AllToAll { .. } => "all-to-all",
             Self::Trace(_) => "trace",
+            Self::Collective(_) => "collective",
         }
     }
 
-    /// Returns the distribution of message sizes, or `None` for a trace, whose messages are given.
+    /// Returns the distribution of message sizes, or `None` for a trace or a collective, whose messages are given.
     #[must_use]
     pub const fn sizes(&self) -> Option<&SizeDist> {
         match self {
@@ -214,7 +218,7 @@ impl Pattern {
             | Self::RecurringIncast { sizes, .. }
             | Self::Permutation { sizes, .. }
             | Self::AllToAll { sizes, .. } => Some(sizes),
-            Self::Trace(_) => None,
+            Self::Trace(_) | Self::Collective(_) => None,
         }
     }
 }

@@ -11,11 +11,12 @@ use rackweave_core::{
     Event, FailReason, HostId, Kind, MessageId, Open, Refused, Slice, Span, StreamEvent, Submit,
     Time, Transport as _, frame,
 };
-use rackweave_workload::Generator;
 use rackweave_workload::app::{
     Action, App, AppConfig, AppStream, Collector, CollectorConfig, Direction, MessageEnd,
-    MessageKey, MessageRecord, MessageStart, OneWayEnd, Origin, Record, RecordId, WireIds,
+    MessageKey, MessageRecord, MessageStart, OneWayEnd, Record, RecordId, WireIds,
 };
+use rackweave_workload::collective::RankReport;
+use rackweave_workload::{Generator, Pattern};
 
 use super::observe::Tracing;
 use super::timeline::Timeline;
@@ -120,6 +121,8 @@ impl<'a> Apps<'a> {
         let has = |host: &HostId| division.as_ref().is_none_or(|division| division.has(*host));
         let total = streams.first().and_then(|(_, _, generator)| generator.total());
         let wanted = measure.messages.min(total.unwrap_or(u64::MAX));
+        let first = streams.first().map(|(config, ..)| &config.workload.pattern);
+        let is_collective = matches!(first, Some(Pattern::Collective(_)));
         let stops = streams.first().is_some_and(|(config, ..)| config.workload.stop < Span::MAX);
         let app = |host| {
             // The streams of other shards' hosts are there.
@@ -139,7 +142,8 @@ impl<'a> Apps<'a> {
         let config = CollectorConfig {
             hosts,
             exchanges: streams.iter().map(|(config, ..)| config.workload.exchange).collect(),
-            wanted: if is_measured { wanted } else { u64::MAX },
+            // A collective ends with its last rank, which may calculate after the last message.
+            wanted: if is_measured && !is_collective { wanted } else { u64::MAX },
             warmup: Time::ZERO + measure.warmup,
             until: measure.until(),
             in_order: true,
@@ -150,8 +154,13 @@ impl<'a> Apps<'a> {
         for other in (0..hosts).map(HostId).filter(|host| !has(host)) {
             collector.set_ended(other, true);
         }
-        let windows =
-            division.map(|division| Box::new(Windows::new(division, hosts, streams.len() as u16)));
+        let numbers = streams.iter().map(|(config, ..)| match &config.workload.pattern {
+            Pattern::Collective(collective) => collective.numbers(),
+            _ => 0,
+        });
+        let numbers = numbers.max().unwrap_or(0);
+        let windows = division
+            .map(|division| Box::new(Windows::new(division, hosts, streams.len() as u16, numbers)));
         Self {
             wakeups: vec![
                 Wakeup { armed: Time::MAX, scheduled: None, early: Vec::new() };
@@ -255,6 +264,13 @@ impl<'a> Apps<'a> {
         self.apps.iter().map(App::verified).sum()
     }
 
+    /// What each rank of the first stream's collective has done.
+    pub(super) fn ranks(&self) -> Vec<RankReport> {
+        let mut ranks: Vec<RankReport> = self.apps.iter().filter_map(|app| app.rank(0)).collect();
+        ranks.sort_unstable_by_key(|rank| rank.rank);
+        ranks
+    }
+
     /// Payload bytes delivered in the measured time, by stream.
     pub(super) fn delivered_bytes(&self) -> Vec<u64> {
         self.collector.delivered().iter().map(|hosts| hosts.iter().sum()).collect()
@@ -279,7 +295,11 @@ impl<'a> Apps<'a> {
     #[inline]
     pub(super) fn id(&self, host: HostId, stream: u16, key: MessageKey) -> MessageId {
         match &self.windows {
-            Some(windows) => windows.id(host, stream, key),
+            Some(windows) => {
+                let numbered = || self.apps[host.0 as usize].origin(key).map(|it| it.number);
+                let number = if windows.have_numbers() { numbered() } else { None };
+                windows.id(host, stream, key, number.unwrap_or(0))
+            }
             None => self.ids.id(host, key),
         }
     }
@@ -593,11 +613,10 @@ impl<M: Model> World<'_, M> {
             Event::Delivered { peer, id, .. } => {
                 self.charge_call(host, false);
                 if let Some(windows) = &self.apps.windows {
-                    let (client, stream) = windows.client(id);
+                    let (client, _) = windows.client(id);
                     let here = if id.is_response() { host } else { peer };
                     assert_eq!(here, client, "message {id} was delivered to the wrong host");
-                    let key = windows.key_at(host, id);
-                    let origin = key.map(|key| Origin { stream, key, place: None });
+                    let origin = windows.origin_at(host, id);
                     self.apps.app(host).handle_event(now, instance, event, origin);
                     return self.after_app(host);
                 }

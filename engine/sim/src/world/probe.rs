@@ -133,6 +133,7 @@ impl<M: Model> World<'_, M> {
             ended_at: now,
             measured: until.since(since),
             messages: self.records(),
+            ranks: self.apps.ranks(),
             delivered_bytes: self.apps.delivered_bytes(),
             delivered_by_sender: self.apps.delivered_by_sender(),
             goodput: self.apps.timeline.result(),

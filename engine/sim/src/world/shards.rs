@@ -19,7 +19,7 @@ use super::timeline::Timeline;
 use super::windows::{Ended, Window};
 use super::{Control, World};
 use crate::model::Model;
-use crate::result::{End, MeasuredRoundTrip, RunResult, TransportRecovery, Waiting};
+use crate::result::{End, MeasuredRoundTrip, RankReport, RunResult, TransportRecovery, Waiting};
 
 /// How often a thread looks whether the others have arrived before it sleeps: some tens of microseconds. Waking a sleeping
 /// thread takes as long as a window of thousands of events, and a thread whose processor another program has taken is not to keep a second
@@ -225,6 +225,7 @@ struct Share<H> {
     captured: Vec<Captured<H>>,
     round_trips: Vec<MeasuredRoundTrip>,
     recovery: Vec<TransportRecovery>,
+    ranks: Vec<RankReport>,
     waiting: Vec<Waiting>,
     refused: u64,
     verified: u64,
@@ -506,6 +507,7 @@ impl<M: Model> World<'_, M> {
             captured: self.net.take_captures(),
             round_trips: self.round_trips(),
             recovery: self.recovery(),
+            ranks: self.apps.ranks(),
             waiting: self.waiting(),
             refused: self.apps.refused,
             verified: self.apps.verified(),
@@ -524,7 +526,9 @@ impl<M: Model> World<'_, M> {
         let (mut round_trips, mut verified) = (self.round_trips(), self.apps.verified());
         let mut dropped_before = 0;
         let (mut recovery, mut waiting) = (self.recovery(), self.waiting());
+        let mut ranks = self.apps.ranks();
         for share in shares {
+            ranks.extend(share.ranks);
             waiting.extend(share.waiting);
             links.extend(share.links);
             counters.add(&share.counters);
@@ -548,6 +552,7 @@ impl<M: Model> World<'_, M> {
         // Each host is in one shard, which has its round trips in the order of peers.
         round_trips.sort_by_key(|trip| (trip.stream, trip.src));
         Waiting::longest(&mut waiting, Waiting::MOST);
+        ranks.sort_unstable_by_key(|rank| rank.rank);
         let links = links.into_iter().map(|(_, stats)| stats).collect();
         let result = self.report_with(end, links);
         counters.add(&result.counters);
@@ -558,6 +563,7 @@ impl<M: Model> World<'_, M> {
             traffic,
             round_trips,
             recovery,
+            ranks,
             waiting,
             verified_messages: verified,
             ..result

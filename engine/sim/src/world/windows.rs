@@ -18,7 +18,7 @@ use std::sync::Arc;
 
 use rackweave_core::{HostId, MessageId, Span, Time};
 use rackweave_switch::fabric::Partition;
-use rackweave_workload::app::{MessageEnd, MessageKey, SerialIds};
+use rackweave_workload::app::{MessageEnd, MessageKey, Origin, SerialIds};
 
 use super::observe::Observed;
 use super::{Control, World};
@@ -117,10 +117,11 @@ pub(super) struct Windows {
 }
 
 impl Windows {
-    pub(super) fn new(division: Division, hosts: u32, streams: u16) -> Self {
+    /// `numbers` is how many numbers messages of collectives have.
+    pub(super) fn new(division: Division, hosts: u32, streams: u16, numbers: u64) -> Self {
         Self {
             division,
-            ids: SerialIds::new(hosts, streams),
+            ids: SerialIds::new(hosts, streams).with_numbers(numbers),
             slots: std::iter::repeat_with(Slots::default).take(hosts as usize).collect(),
             ended: Vec::new(),
             peak_packets: 0,
@@ -129,8 +130,21 @@ impl Windows {
 
     /// The id of a message that a host starts.
     #[inline]
-    pub(super) fn id(&self, host: HostId, stream: u16, key: MessageKey) -> MessageId {
-        self.ids.id(host, stream, key)
+    pub(super) fn id(&self, host: HostId, stream: u16, key: MessageKey, number: u64) -> MessageId {
+        self.ids.id(host, stream, key, number)
+    }
+
+    /// Whether ids contain the numbers of messages in collectives.
+    pub(super) const fn have_numbers(&self) -> bool {
+        self.ids.have_numbers()
+    }
+
+    /// What the receiver of a message knows of it.
+    #[inline]
+    pub(super) fn origin_at(&self, host: HostId, id: MessageId) -> Option<Origin> {
+        let key = self.key_at(host, id)?;
+        let (_, stream, _) = self.ids.origin(id);
+        Some(Origin { stream, key, place: None, number: self.ids.number(id) })
     }
 
     /// The host that started a message or the exchange that it belongs to, and the stream.
@@ -142,7 +156,7 @@ impl Windows {
 
     /// The key of a message at the host that receives it. Servers do not use its slot, and do not know whether the client has given
     /// it up; `None` if that is so at the client, which receives a response.
-    pub(super) fn key_at(&self, host: HostId, id: MessageId) -> Option<MessageKey> {
+    fn key_at(&self, host: HostId, id: MessageId) -> Option<MessageKey> {
         let (client, _, serial) = self.ids.origin(id);
         if id.is_response() && host == client {
             return self.slots[client.0 as usize].key(serial);

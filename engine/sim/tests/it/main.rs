@@ -1,6 +1,7 @@
 //! Integration tests: runs of the complete simulator.
 
 mod circuits;
+mod collectives;
 mod common;
 mod examples;
 mod leverage;

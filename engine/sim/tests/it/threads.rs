@@ -19,7 +19,7 @@ fn fat_tree() -> Topology {
 }
 
 /// A fabric with long cables, so that windows are long: threads wait for each other at the end of each.
-fn long_fabric(topology: Topology) -> FabricConfig {
+pub(crate) fn long_fabric(topology: Topology) -> FabricConfig {
     fabric(topology).with_link_delays(Span::ZERO, Span::from_us(2))
 }
 
@@ -29,7 +29,7 @@ fn text(result: &RunResult) -> String {
 }
 
 /// Compares the results on 1, 2, 3 and 7 threads, and returns the first one.
-fn on_any_threads(name: &str, config: &RunConfig) -> RunResult {
+pub(crate) fn on_any_threads(name: &str, config: &RunConfig) -> RunResult {
     within(name, config, &Control::default())
 }
 
@@ -53,7 +53,7 @@ fn within(name: &str, config: &RunConfig, control: &Control) -> RunResult {
 
 /// Checks that windows change nothing about messages, for transports in which nothing depends on ids: the paths of Homa's short
 /// messages and of NDP's packets do, and in windows ids are others.
-fn as_without_windows(name: &str, config: &RunConfig, divided: &RunResult) {
+pub(crate) fn as_without_windows(name: &str, config: &RunConfig, divided: &RunResult) {
     let depends_on_ids = |stream: &StreamConfig| {
         !matches!(stream.transport, TransportConfig::Tcp(_) | TransportConfig::Datagram(_))
     };
@@ -81,7 +81,9 @@ fn poisson(sizes: &str, load: f64) -> Pattern {
 }
 
 /// Every transport, with the fabric that it needs.
-fn transports(fabric: &FabricConfig) -> Vec<(&'static str, TransportConfig, FabricConfig)> {
+pub(crate) fn transports(
+    fabric: &FabricConfig,
+) -> Vec<(&'static str, TransportConfig, FabricConfig)> {
     let (pfabric, pfabric_fabric) = pfabric(fabric);
     let mut all = receiver_driven(fabric);
     all.extend([

@@ -7,8 +7,9 @@ use super::channel::{ChannelId, Direction, Place};
 use super::collector::MessageStart;
 use super::message::MessageKey;
 use crate::application::{Application, Streaming};
+use crate::collective::Collective;
 use crate::generator::HostGenerator;
-use crate::pattern::{Exchange, WorkloadConfig};
+use crate::pattern::{Exchange, Pattern, WorkloadConfig};
 
 /// A stream of messages at one host.
 #[derive(Debug)]
@@ -23,6 +24,8 @@ pub struct AppStream {
     pub application: Application,
     /// Draws the messages that this host starts.
     pub generator: HostGenerator,
+    /// The collective whose messages are started instead, and when it begins.
+    pub collective: Option<(Collective, Time)>,
     /// Maximum number of messages of an open loop that are in progress at this host. Further ones wait, and start
     /// when others end; their [`MessageStart::at`] remains the time at which they were due. (How many bytes are in
     /// progress is limited by the transport: see [`App::put_back`](super::App::put_back).)
@@ -38,8 +41,13 @@ pub struct AppStream {
 impl AppStream {
     /// Creates the share of one host in a workload, without a limit of outstanding messages or a deadline.
     #[must_use]
-    pub const fn new(config: &WorkloadConfig, instance: u8, generator: HostGenerator) -> Self {
+    pub fn new(config: &WorkloadConfig, instance: u8, generator: HostGenerator) -> Self {
+        let collective = match &config.pattern {
+            Pattern::Collective(it) => Some((it.clone(), Time::ZERO.saturating_add(config.start))),
+            _ => None,
+        };
         Self {
+            collective,
             instance,
             exchange: config.exchange,
             streaming: config.streaming,
@@ -250,6 +258,8 @@ pub struct Origin {
     pub key: MessageKey,
     /// The message's position in its channel; `None` unless its channel is one of unary RPCs.
     pub place: Option<Place>,
+    /// The number of the message in its collective ([`Outgoing::number`](crate::collective::Outgoing::number)); 0 without one.
+    pub number: u64,
 }
 
 /// The configuration of an application.

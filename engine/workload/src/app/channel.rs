@@ -459,7 +459,8 @@ impl App {
             self.verified += u64::from(self.verify);
             let (peer, id) = (direction.peer, direction.id);
             let direction = Some(direction);
-            self.processed(now, stream, ReceivedMessage { peer, id, bytes, kind, key, direction });
+            let message = ReceivedMessage { peer, id, bytes, kind, key, direction, number: 0 };
+            self.processed(now, stream, message);
         }
     }
 

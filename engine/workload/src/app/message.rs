@@ -96,6 +96,7 @@ impl WireIds {
 pub struct SerialIds {
     host_bits: u32,
     stream_bits: u32,
+    number_bits: u32,
 }
 
 impl SerialIds {
@@ -103,7 +104,19 @@ impl SerialIds {
     #[must_use]
     pub fn new(hosts: u32, streams: u16) -> Self {
         let bits = |count: u32| u32::BITS - count.saturating_sub(1).leading_zeros();
-        Self { host_bits: bits(hosts), stream_bits: bits(u32::from(streams)) }
+        Self { host_bits: bits(hosts), stream_bits: bits(u32::from(streams)), number_bits: 0 }
+    }
+
+    /// Ids also contain the numbers of messages in collectives, which are below `count`.
+    #[must_use]
+    pub const fn with_numbers(self, count: u64) -> Self {
+        Self { number_bits: u64::BITS - count.saturating_sub(1).leading_zeros(), ..self }
+    }
+
+    /// Whether ids contain numbers.
+    #[must_use]
+    pub const fn have_numbers(self) -> bool {
+        self.number_bits > 0
     }
 
     /// The id of a message.
@@ -113,11 +126,16 @@ impl SerialIds {
     /// If the host has started more messages than ids can express.
     #[must_use]
     #[inline]
-    pub fn id(self, host: HostId, stream: u16, key: MessageKey) -> MessageId {
-        let above = self.host_bits + self.stream_bits;
-        assert!(key.serial() >> (NUMBER_BITS - above) == 0, "{host} has started too many messages");
+    pub fn id(self, host: HostId, stream: u16, key: MessageKey, number: u64) -> MessageId {
+        let above = self.host_bits + self.stream_bits + self.number_bits;
+        assert!(
+            above < NUMBER_BITS && key.serial() >> (NUMBER_BITS - above) == 0,
+            "{host} has started too many messages"
+        );
         let low = u64::from(host.0) << self.stream_bits | u64::from(stream);
-        MessageId::request(key.serial() << above | low)
+        MessageId::request(
+            (key.serial() << self.number_bits | number) << (above - self.number_bits) | low,
+        )
     }
 
     /// The host that started a message, the stream that it belongs to, and its serial number at that host.
@@ -127,7 +145,15 @@ impl SerialIds {
         let number = id.number();
         let stream = number & ((1 << self.stream_bits) - 1);
         let host = (number >> self.stream_bits) & ((1 << self.host_bits) - 1);
-        (HostId(host as u32), stream as u16, number >> (self.host_bits + self.stream_bits))
+        let above = self.host_bits + self.stream_bits + self.number_bits;
+        (HostId(host as u32), stream as u16, number >> above)
+    }
+
+    /// The number of a message in its collective; 0 if ids have none.
+    #[must_use]
+    #[inline]
+    pub const fn number(self, id: MessageId) -> u64 {
+        (id.number() >> (self.host_bits + self.stream_bits)) & ((1 << self.number_bits) - 1)
     }
 }
 
@@ -144,6 +170,8 @@ pub(super) struct Message {
     pub(super) id: Option<MessageId>,
     /// The channel that carries it and its sequence number there; `None` without channels.
     pub(super) channel: Option<(ChannelId, u64)>,
+    /// Its number in a collective.
+    pub(super) number: u64,
 }
 
 /// The messages of one host that have not ended.
@@ -163,7 +191,8 @@ impl Messages {
         assert!(slot < 1 << SLOT_BITS, "fewer than 2^{SLOT_BITS} messages under way");
         let serial = self.next_serial();
         let &MessageStart { stream, dst, bytes, at: start, .. } = start;
-        let message = Message { serial, stream, dst, bytes, start, id: None, channel: None };
+        let (id, channel, number) = (None, None, 0);
+        let message = Message { serial, stream, dst, bytes, start, id, channel, number };
         self.slots[slot as usize] = Some(message);
         MessageKey::new(serial, u64::from(slot))
     }
@@ -247,15 +276,17 @@ mod tests {
 
     #[test]
     fn serial_ids_name_host_stream_and_message() {
-        for (hosts, streams) in [(1, 1), (2, 3), (432, 1), (16_384, 8), (1 << 20, 1000)] {
-            let ids = SerialIds::new(hosts, streams);
+        let all = [(1, 1, 1), (2, 3, 0), (432, 1, 9), (16_384, 8, 1 << 20), (1 << 20, 1000, 2)];
+        for (hosts, streams, count) in all {
+            let ids = SerialIds::new(hosts, streams).with_numbers(count);
             let mut before = None;
             for serial in 0..1000 {
                 let (host, stream) = (HostId(hosts - 1), (serial % u64::from(streams)) as u16);
                 // The slot does not matter.
                 let keys = [serial, 7].map(|slot| MessageKey::new(serial, slot));
-                let [id, same] = keys.map(|key| ids.id(host, stream, key));
-                assert_eq!(id, same);
+                let number = serial * 7 % count.max(1);
+                let [id, same] = keys.map(|key| ids.id(host, stream, key, number));
+                assert_eq!((id, ids.number(id)), (same, number));
                 assert!(before < Some(id), "ids of a host increase");
                 assert_eq!(ids.origin(id), (host, stream, serial));
                 before = Some(id);

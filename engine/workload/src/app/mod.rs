@@ -49,6 +49,7 @@ use self::deadline::Deadlines;
 use self::message::{Message, Messages};
 use self::receive::{ReceivedMessage, Thread, Work};
 use crate::application::{Application, Streaming};
+use crate::collective::{Outgoing, Rank, RankReport};
 use crate::generator::HostGenerator;
 use crate::pattern::{Arrival, Exchange};
 
@@ -102,9 +103,20 @@ struct Stream {
     max_outstanding: u64,
     deadlines: Option<Deadlines>,
     delay_after_failure: Span,
+    /// This host's part of a collective. It is one of the live messages until it has ended.
+    rank: Option<Box<Rank>>,
 }
 
 impl Stream {
+    /// Takes part in a collective, whose end may follow.
+    fn with_rank<T>(&mut self, act: impl FnOnce(&mut Rank) -> T) -> Option<T> {
+        let rank = self.rank.as_mut()?;
+        let had_ended = rank.has_ended();
+        let result = act(rank);
+        self.alive -= u64::from(!had_ended && rank.has_ended());
+        Some(result)
+    }
+
     /// The next message to start, unless the maximum number of messages is in progress.
     fn next(&self) -> Option<Arrival> {
         // The next message is one of the live ones.
@@ -185,14 +197,17 @@ impl App {
         };
         app.actions.resize_with(instances.unwrap_or(0), ActionQueue::default);
         for stream in streams {
+            let collective = stream.collective.as_ref();
+            let rank = collective.and_then(|(it, begins)| Rank::new(it, host, *begins));
             app.streams.push(Stream {
+                alive: u64::from(rank.is_some()),
+                rank: rank.map(Box::new),
                 instance: stream.instance,
                 exchange: stream.exchange,
                 streaming: stream.streaming,
                 application: stream.application,
                 generator: stream.generator,
                 next: None,
-                alive: 0,
                 max_outstanding: stream.max_outstanding,
                 deadlines: stream.deadline.map(Deadlines::new),
                 delay_after_failure: stream.delay_after_failure,
@@ -273,7 +288,7 @@ impl App {
     pub fn origin(&self, key: MessageKey) -> Option<Origin> {
         let message = self.messages.get(key)?;
         let place = message.channel.and_then(|channel| self.channels.place(channel));
-        Some(Origin { stream: message.stream, key, place })
+        Some(Origin { stream: message.stream, key, place, number: message.number })
     }
 
     fn push(&mut self, action: Action) {
@@ -312,6 +327,12 @@ impl App {
         any
     }
 
+    /// What this host has done of the collective of a stream of messages; `None` without one.
+    #[must_use]
+    pub fn rank(&self, stream: u16) -> Option<RankReport> {
+        Some(self.streams.get(usize::from(stream))?.rank.as_ref()?.report())
+    }
+
     /// Takes the next record of a message.
     #[inline]
     pub fn poll_record(&mut self) -> Option<Record> {
@@ -330,6 +351,9 @@ impl App {
         for stream in &mut self.streams {
             stream.generator.stop();
             stream.alive -= u64::from(stream.next.take().is_some());
+            if stream.rank.take().is_some_and(|rank| !rank.has_ended()) {
+                stream.alive -= 1;
+            }
         }
         let streams = &mut self.streams;
         let mut keep = |ready: &Ready| {
@@ -371,7 +395,9 @@ impl App {
         let arrivals = arrivals.filter_map(|stream| stream.next().map(|arrival| arrival.at));
         let works = self.threads.iter().filter_map(Thread::due);
         let works = works.chain(self.next_deadline()).filter(|_| self.state == State::Up);
-        arrivals.chain(self.scheduled.next_time()).chain(works).min()
+        let ranks = self.streams.iter().filter(|stream| !self.is_blocked(stream.instance));
+        let ranks = ranks.filter_map(|stream| stream.rank.as_ref()?.poll_timeout());
+        arrivals.chain(self.scheduled.next_time()).chain(works).chain(ranks).min()
     }
 
     fn is_blocked(&self, instance: u8) -> bool {
@@ -395,9 +421,19 @@ impl App {
             let instance = self.streams[stream].instance;
             let next = self.streams[stream].next().filter(|arrival| arrival.at <= now);
             if let Some(arrival) = next.filter(|_| !self.is_blocked(instance)) {
-                self.start(now, stream as u16, arrival);
+                self.start(now, stream as u16, arrival, 0);
                 self.draw(stream);
                 self.streams[stream].alive -= 1;
+                return;
+            }
+            let is_due = |rank: &Rank| rank.poll_timeout().is_some_and(|at| at <= now);
+            if !self.is_blocked(instance)
+                && self.streams[stream].rank.as_deref().is_some_and(is_due)
+            {
+                let message = self.streams[stream].with_rank(|rank| rank.handle_timeout(now));
+                if let Some(Outgoing { number, dst, bytes }) = message.flatten() {
+                    self.start(now, stream as u16, Arrival { at: now, dst, bytes }, number);
+                }
                 return;
             }
         }
@@ -410,7 +446,7 @@ impl App {
         match (self.state, ready) {
             (State::Down, Ready::Start { .. }) => self.held.push(ready),
             (_, Ready::Start { stream, arrival }) => {
-                self.start(now, stream, arrival);
+                self.start(now, stream, arrival, 0);
                 self.streams[usize::from(stream)].alive -= 1;
             }
             (State::Paused, _) => self.held.push(ready),
@@ -424,13 +460,18 @@ impl App {
     }
 
     /// Starts a message.
-    fn start(&mut self, now: Time, stream: u16, arrival: Arrival) {
+    fn start(&mut self, now: Time, stream: u16, arrival: Arrival, number: u64) {
         let Arrival { at, dst, bytes } = arrival;
         let down = at < self.up_since && self.down_since.is_some_and(|crashed| at > crashed);
         let start = if down { at } else { at.max(self.up_since) };
         self.streams[usize::from(stream)].alive += 1;
         let start = MessageStart { stream, src: self.host, dst, bytes, at: start };
         let key = self.messages.insert(&start);
+        if number > 0
+            && let Some(message) = self.messages.get_mut(key)
+        {
+            message.number = number;
+        }
         self.join_channel(stream, key);
         self.records.push_back(Record::Started { key, start });
         match self.state {
@@ -527,7 +568,7 @@ impl App {
         kind: Kind,
         origin: Option<Origin>,
     ) {
-        let Some(Origin { stream, key, place }) = origin else {
+        let Some(Origin { stream, key, place, number }) = origin else {
             // A message that its sender has given up may still arrive, but none arrives twice.
             assert!(!self.completed.contains(&(peer, id)), "message {id} came twice");
             return;
@@ -538,7 +579,8 @@ impl App {
             assert!(is_whole, "message {id} of {bytes} bytes: {stored:?} stored");
             self.verified += 1;
         }
-        let message = ReceivedMessage { peer, id, bytes, kind, key, direction: None };
+        let direction = None;
+        let message = ReceivedMessage { peer, id, bytes, kind, key, direction, number };
         match place {
             Some(place) => self.arrive_in_order(now, stream, place, message),
             None => self.enqueue_work(now, stream, Work::Message(message)),
@@ -564,7 +606,7 @@ impl App {
 
     /// Handles a message that the application has processed.
     fn processed(&mut self, now: Time, stream: u16, message: ReceivedMessage) {
-        let ReceivedMessage { peer, id, kind, key, .. } = message;
+        let ReceivedMessage { peer, id, kind, key, number, .. } = message;
         if self.verify && message.direction.is_none() {
             self.completed.insert((peer, id));
         }
@@ -574,7 +616,10 @@ impl App {
                 self.waiting_responses += 1;
                 self.bound_waiting_responses();
             }
-            Kind::OneWay => self.records.push_back(Record::Received { peer, key, id, at: now }),
+            Kind::OneWay => {
+                self.streams[usize::from(stream)].with_rank(|it| it.received(now, peer, number));
+                self.records.push_back(Record::Received { peer, key, id, at: now });
+            }
             Kind::Response => self.end(now, key, MessageEnd::Completed),
         }
     }
@@ -632,11 +677,15 @@ impl App {
         if let Some(channel) = message.channel {
             self.channels.forget_message(channel);
         }
-        let Message { stream, dst, bytes, start, id, .. } = message;
+        let Message { stream, dst, bytes, start, id, number, .. } = message;
         let start = MessageStart { stream, src: self.host, dst, bytes, at: start };
         self.records.push_back(Record::Ended { key, start, id, at, end });
         let state = &mut self.streams[usize::from(stream)];
         state.alive -= 1;
+        state.with_rank(|rank| match end {
+            MessageEnd::Completed => rank.sent(now, number),
+            MessageEnd::Failed(reason) => rank.failed(number, reason),
+        });
         if let Some(deadlines) = &mut state.deadlines {
             deadlines.forget_ended(&self.messages);
         }
@@ -670,6 +719,9 @@ impl App {
     pub fn crash(&mut self, now: Time) {
         self.state = State::Down;
         self.held.clear();
+        for stream in &mut self.streams {
+            stream.with_rank(Rank::crash);
+        }
         for queue in &mut self.actions {
             queue.actions.clear();
             queue.blocked = false;

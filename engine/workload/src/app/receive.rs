@@ -36,6 +36,8 @@ pub(super) struct ReceivedMessage {
     pub(super) key: MessageKey,
     /// The direction of the stream of bytes that carried it; `None` without streams.
     pub(super) direction: Option<Direction>,
+    /// Its number in a collective.
+    pub(super) number: u64,
 }
 
 /// One thread of a host's application.

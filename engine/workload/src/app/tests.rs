@@ -168,7 +168,7 @@ impl World {
                 // Its client may have given it up.
                 let Some(key) = key else { return };
                 let place = self.app(peer).origin(key).and_then(|origin| origin.place);
-                let origin = Origin { stream, key, place };
+                let origin = Origin { stream, key, place, number: 0 };
                 let kind = Kind::Response;
                 self.fly(Flight { from: host, to: peer, id, bytes, kind, origin });
             }
@@ -512,7 +512,7 @@ fn a_message_with_a_hole_is_found() {
     let slice = |offset, len| Slice { message: id, offset, len };
     app.handle_store(0, peer, slice(0, 400), false);
     app.handle_store(0, peer, slice(401, 599), false);
-    let origin = Origin { stream: 0, key: MessageKey(3), place: None };
+    let origin = Origin { stream: 0, key: MessageKey(3), place: None, number: 0 };
     let event = Event::Delivered { peer, id, bytes: 1000, kind: Kind::OneWay };
     app.handle_event(Time::ZERO, 0, event, Some(origin));
 }
@@ -529,7 +529,7 @@ fn responses_that_wait_are_bounded() {
             bytes: 1,
             kind: Kind::Request,
         };
-        let origin = Origin { stream: 0, key: MessageKey(n), place: None };
+        let origin = Origin { stream: 0, key: MessageKey(n), place: None, number: 0 };
         app.handle_event(Time::ZERO, 0, event, Some(origin));
     }
     assert_eq!((app.refused(), app.ready.len()), (10, MAX_WAITING_RESPONSES));

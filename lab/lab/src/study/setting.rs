@@ -88,6 +88,7 @@ pub(super) fn computed(messages: Vec<MessageRecord>, end: End) -> RunResult {
         ended_at: Time::ZERO,
         measured: Span::ZERO,
         messages,
+        ranks: Vec::new(),
         delivered_bytes: vec![0],
         delivered_by_sender: Vec::new(),
         goodput: Goodput::default(),

@@ -48,6 +48,7 @@ impl PointRun<'_> {
             ended_at,
             measured: Span::from_ticks(until - since),
             messages,
+            ranks: Vec::new(),
             delivered_bytes,
             delivered_by_sender,
             goodput: Goodput::default(),

@@ -353,14 +353,14 @@ impl Host {
                         {
                             self.log.arrived_on_channel(peer, key, now);
                         }
-                        Some(Origin { stream, key, place: Some(place) })
+                        Some(Origin { stream, key, place: Some(place), number: 0 })
                     }
                     None => {
                         if let Some(now) = now {
                             self.log.arrived(endpoint, peer, id, length, now);
                         }
                         let stream = self.requests_of[usize::from(endpoint)];
-                        Some(Origin { stream, key: NO_KEY, place: None })
+                        Some(Origin { stream, key: NO_KEY, place: None, number: 0 })
                     }
                 };
                 (TransportEvent::Delivered { peer, id, bytes: length, kind }, origin)
