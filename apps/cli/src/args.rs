@@ -151,6 +151,10 @@ pub(crate) struct RunArgs {
     /// Write every table as a Parquet file too.
     #[arg(long, conflicts_with = "shard")]
     pub(crate) parquet: bool,
+    /// Write the schedule of a collective too, which `workload.collective.schedule` reads; of several, the
+    /// number of the point is before the extension.
+    #[arg(long, value_name = "FILE.goal")]
+    pub(crate) export_goal: Option<PathBuf>,
     /// Keep each finished point in DIR/points, and take the points of an interrupted run.
     #[arg(long)]
     pub(crate) resume: bool,

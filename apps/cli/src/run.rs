@@ -37,6 +37,11 @@ pub(crate) fn run(args: RunArgs) -> miette::Result<u8> {
     }
     let text = ScenarioText::load(&args.scenario)?;
     let scenario = text.read(World::Simulator, &sets, args.seed)?;
+    if let Some(path) = &args.export_goal
+        && rackweave_lab::goal::export(&scenario, path)?.is_empty()
+    {
+        return Err(miette::miette!("--export-goal: the scenario has no [workload.collective]"));
+    }
     if args.explain {
         return print(&match args.json {
             true => scenario.explain_json(),

@@ -46,6 +46,7 @@ pub mod error;
 mod estimate;
 pub mod explain;
 mod faults;
+pub mod goal;
 pub mod list;
 mod null;
 pub mod offered;

@@ -254,6 +254,11 @@ pub(crate) fn write<S: Sink>(points: &[PointResult], sink: &mut S) -> Result<(),
     sink.table("streams", wanted, points, columns::STREAM, compare::streams)?;
     let wanted = any(&|point| point.messages.is_some());
     sink.table("messages", wanted, points, columns::MESSAGE, |p| p.messages.iter().flatten())?;
+    let wanted = any(&|point| point.summary.collective.is_some());
+    sink.table("collective_iterations", wanted, points, columns::ITERATION, |point| {
+        point.summary.collective.iter().flat_map(|it| &it.iterations)
+    })?;
+    sink.table("collective_ranks", wanted, points, columns::RANK, |point| &point.ranks)?;
     let wanted = any(&|point| !point.round_trips.is_empty());
     sink.table("round_trips", wanted, points, columns::ROUND_TRIP, |p| &p.round_trips)?;
     let wanted = any(&|point| point.goodput_samples().next().is_some());

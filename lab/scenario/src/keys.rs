@@ -331,6 +331,7 @@ impl Place<'_> {
         let max = u64::from(max);
         let (key, longest) = match &workload.pattern {
             Pattern::Trace(trace) => ("file", trace.entries().iter().map(|e| e.bytes).max()),
+            Pattern::Collective(it) => ("collective", it.schedule().sizes().into_keys().max()),
             other => ("sizes", other.sizes().map(SizeDist::max)),
         };
         let longest = longest.unwrap_or(0);

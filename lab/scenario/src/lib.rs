@@ -5,6 +5,7 @@
 //! points at that value wherever it was written ([`source`]). `rackweave-lab` has the file as a whole, and the kinds of workload.
 
 mod application;
+mod collective;
 pub mod de;
 pub mod derived;
 pub mod error;

@@ -13,6 +13,7 @@ use serde::de::Error;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use super::application::{ApplicationKeys, Response, StreamName};
+use super::collective::CollectiveKeys;
 use super::file::read_named;
 use super::problem::Problem;
 use super::values::{Share, Unit};
@@ -23,8 +24,12 @@ use crate::error::nearest;
 #[serde(deny_unknown_fields)]
 pub struct Workload {
     /// `"poisson"`, `"closed-loop"`, `"periodic"`, `"incast"`, `"permutation"`, `"all-to-all"` or
-    /// `"trace"`. Required.
-    arrivals: Arrivals,
+    /// `"trace"`. Required, except with a collective.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    arrivals: Option<Arrivals>,
+    /// Table, instead of `arrivals`: a collective operation.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    collective: Option<CollectiveKeys>,
     /// A distribution (`rackweave list workloads`), one size (`"100 KB"`), a CSV file with the
     /// columns `size_bytes` and `cdf`, or a table. Default: required, except for trace.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -121,6 +126,9 @@ enum Arrivals {
     Permutation,
     AllToAll,
     Trace,
+    /// That of the table `collective`; no value of the key.
+    #[serde(skip)]
+    Collective,
 }
 
 impl Arrivals {
@@ -133,6 +141,7 @@ impl Arrivals {
             Self::Permutation => "permutation",
             Self::AllToAll => "all-to-all",
             Self::Trace => "trace",
+            Self::Collective => "collective",
         }
     }
 }
@@ -291,26 +300,30 @@ pub struct Context<'a> {
     pub hosts: u64,
     /// The rate of their links.
     pub host_link: Rate,
+    /// The hosts below each switch that has some.
+    pub racks: &'a [Range<u32>],
 }
 
 impl Workload {
     /// Returns whether the workload goes on until it is stopped.
     pub const fn is_endless(&self) -> bool {
-        matches!(self.arrivals, Arrivals::Poisson | Arrivals::ClosedLoop | Arrivals::Periodic)
+        matches!(self.arrivals, Some(Arrivals::Poisson | Arrivals::ClosedLoop | Arrivals::Periodic))
             || self.is_recurring()
     }
 
     /// Returns whether incasts recur.
     const fn is_recurring(&self) -> bool {
-        matches!(self.arrivals, Arrivals::Incast) && (self.every.is_some() || self.load.is_some())
+        matches!(self.arrivals, Some(Arrivals::Incast))
+            && (self.every.is_some() || self.load.is_some())
     }
 
     /// Checks the keys against each other, and that the workload can be run.
     pub fn resolve(&self, path: &str, context: &Context<'_>) -> Result<WorkloadConfig, Problem> {
         let place = Place(path);
-        self.refuse_foreign_keys(place)?;
+        let arrivals = self.arrivals(place)?;
+        self.refuse_foreign_keys(place, arrivals)?;
         let config = WorkloadConfig {
-            pattern: self.pattern(place, context)?,
+            pattern: self.pattern(place, arrivals, context)?,
             exchange: self.exchange(place)?,
             streaming: self.streaming(place)?,
             application: self.application.resolve(path)?,
@@ -318,7 +331,7 @@ impl Workload {
             stop: self.stop.map_or(Span::MAX, |stop| stop.0),
             senders: match &self.senders {
                 Some(Hosts::Range(range)) => Some(range.clone()),
-                Some(Hosts::Number(n)) if self.arrivals != Arrivals::Incast => Some(0..*n),
+                Some(Hosts::Number(n)) if arrivals != Arrivals::Incast => Some(0..*n),
                 _ => None,
             },
             receivers: match &self.receivers {
@@ -340,11 +353,27 @@ impl Workload {
         Ok(config)
     }
 
-    fn refuse_foreign_keys(&self, place: Place<'_>) -> Result<(), Problem> {
-        use Arrivals::{AllToAll, ClosedLoop, Incast, Periodic, Permutation, Poisson, Trace};
+    /// Returns the arrivals: a collective has a table in place of the key.
+    fn arrivals(&self, place: Place<'_>) -> Result<Arrivals, Problem> {
+        match (self.arrivals, &self.collective) {
+            (Some(arrivals), None) => Ok(arrivals),
+            (None, Some(_)) => Ok(Arrivals::Collective),
+            (Some(_), Some(_)) => {
+                let message = "a collective starts its messages itself: it has no `arrivals`";
+                Err(Problem::new(place.key("arrivals"), message))
+            }
+            (None, None) => Err(place.missing("arrivals", "such as \"poisson\"")),
+        }
+    }
+
+    fn refuse_foreign_keys(&self, place: Place<'_>, arrivals: Arrivals) -> Result<(), Problem> {
+        use Arrivals::{
+            AllToAll, ClosedLoop, Collective, Incast, Periodic, Permutation, Poisson, Trace,
+        };
         const ALL_BUT_TRACE: &[Arrivals] =
             &[Poisson, ClosedLoop, Periodic, Incast, Permutation, AllToAll];
-        let given: [(&str, bool, &[Arrivals]); 16] = [
+        let given: [(&str, bool, &[Arrivals]); 17] = [
+            ("collective", self.collective.is_some(), &[Collective]),
             ("sizes", self.sizes.is_some(), ALL_BUT_TRACE),
             ("truncate", self.truncate.is_some(), ALL_BUT_TRACE),
             ("interpolate", self.interpolate.is_some(), ALL_BUT_TRACE),
@@ -371,11 +400,10 @@ impl Workload {
             ("file", self.file.is_some(), &[Trace]),
         ];
         for (key, is_given, belongs) in given {
-            if is_given && !belongs.contains(&self.arrivals) {
-                let own = given.iter().filter(|(.., belongs)| belongs.contains(&self.arrivals));
+            if is_given && !belongs.contains(&arrivals) {
+                let own = given.iter().filter(|(.., belongs)| belongs.contains(&arrivals));
                 let own: Vec<&str> = own.map(|(key, ..)| *key).collect();
-                let message =
-                    format!("`{key}` has no meaning for {} arrivals", self.arrivals.name());
+                let message = format!("`{key}` has no meaning for {} arrivals", arrivals.name());
                 return Err(Problem::new(place.key(key), message)
                     .with_help(format!("their keys are {}", own.join(", "))));
             }
@@ -383,9 +411,14 @@ impl Workload {
         Ok(())
     }
 
-    fn pattern(&self, place: Place<'_>, context: &Context<'_>) -> Result<Pattern, Problem> {
+    fn pattern(
+        &self,
+        place: Place<'_>,
+        arrivals: Arrivals,
+        context: &Context<'_>,
+    ) -> Result<Pattern, Problem> {
         let count = self.messages_per_sender.unwrap_or(1);
-        Ok(match self.arrivals {
+        Ok(match arrivals {
             Arrivals::Poisson => Pattern::OpenLoop {
                 sizes: self.size_dist(place, context)?,
                 load: self.load.ok_or_else(|| place.missing("load", "such as 0.8"))?.0,
@@ -437,11 +470,20 @@ impl Workload {
             Arrivals::Trace => {
                 let file = self.file.as_ref();
                 let file = file.ok_or_else(|| place.missing("file", "such as \"trace.csv\""))?;
-                let bytes = read(&place.key("file"), &context.folder.join(file))?;
+                let bytes = read(&place.key("file"), &context.folder.join(file), MAX_TABLE_BYTES)?;
                 let trace = Trace::from_csv(bytes).map_err(|error| {
                     Problem::new(place.key("file"), format!("`{}`: {error}", file.display()))
                 })?;
                 Pattern::Trace(trace)
+            }
+            Arrivals::Collective => {
+                if self.stop.is_some() {
+                    let message = "a collective ends when all ranks have done their part";
+                    return Err(Problem::new(place.key("stop"), message));
+                }
+                let keys = self.collective.as_ref();
+                let keys = keys.ok_or_else(|| place.missing("collective", "a table"))?;
+                Pattern::Collective(keys.resolve(&place.key("collective"), context)?)
             }
         })
     }
@@ -573,7 +615,7 @@ impl Workload {
     ) -> Result<SizeDist, Problem> {
         let is_file = Path::new(name).extension().is_some_and(|e| e.eq_ignore_ascii_case("csv"));
         if is_file {
-            let bytes = read(key, &context.folder.join(name))?;
+            let bytes = read(key, &context.folder.join(name), MAX_TABLE_BYTES)?;
             let interpolation = match self.interpolate {
                 Some(false) => Interpolation::Steps,
                 _ => Interpolation::Linear,
@@ -608,6 +650,9 @@ impl Workload {
         if let Some(file) = &mut self.file {
             *file = absolute(file);
         }
+        if let Some(collective) = &mut self.collective {
+            collective.make_path_absolute(absolute);
+        }
         if let Some(Sizes::Named(name)) = &mut self.sizes
             && Path::new(name).extension().is_some_and(|e| e.eq_ignore_ascii_case("csv"))
         {
@@ -635,13 +680,11 @@ pub fn check_ramp(workload: &WorkloadConfig, warmup: Span) -> Result<(), Problem
 /// The size limit of a trace or of a table of sizes: all of it is in memory.
 const MAX_TABLE_BYTES: u64 = 1 << 30;
 
-fn read(key: &str, path: &Path) -> Result<Vec<u8>, Problem> {
+pub(crate) fn read(key: &str, path: &Path, most: u64) -> Result<Vec<u8>, Problem> {
     let shown = path.display();
-    match read_named(path, MAX_TABLE_BYTES) {
+    match read_named(path, most) {
         Ok(Some(bytes)) => Ok(bytes),
-        Ok(None) => {
-            Err(Problem::new(key, format!("`{shown}` has more than {MAX_TABLE_BYTES} bytes")))
-        }
+        Ok(None) => Err(Problem::new(key, format!("`{shown}` has more than {most} bytes"))),
         Err(error) => Err(Problem::new(key, format!("cannot read `{shown}`: {error}"))),
     }
 }
@@ -669,12 +712,15 @@ impl Place<'_> {
             E::Zero { .. } | E::TooMany { .. } => self.key("messages_per_sender"),
             E::EmptyRange { what, .. } | E::NotApplicable { what, .. } => self.key(what),
             E::NoSuchHost { what: "the receiver", .. } => self.key("receiver"),
+            E::NoSuchHost { what: "a rank", .. } => self.key("collective.ranks"),
             E::NoSuchHost { what, .. } => self.key(what),
             E::NoSender(_) => self.key("senders"),
             E::NoPeriod => self.key("every"),
             E::StopsBeforeStart { .. } => self.key("stop"),
             E::Trace(_) => self.key("file"),
             E::UnknownDistribution(_) | E::Sizes(_) => self.key("sizes"),
+            E::UnequalRanks { .. } | E::TwoRanks { .. } => self.key("collective.ranks"),
+            E::Answered => self.key("exchange"),
             E::NoHosts | E::NoDestination(_) | E::UnequalPermutation { .. } => self.key("senders"),
         }
     }

@@ -1,4 +1,4 @@
-//! Files that a user writes or gets from others: scenarios, hosts of a fabric, traces, distributions of sizes, pods.
+//! Files that a user writes or gets from others: scenarios, hosts of a fabric, traces, distributions of sizes, pods, schedules of collectives.
 
 use std::path::Path;
 
@@ -6,6 +6,7 @@ use rackweave_core::{Rng, Span};
 use rackweave_lab::Scenario;
 use rackweave_lab::scenario::Hosts;
 use rackweave_rackless::{podfile, trace};
+use rackweave_workload::collective::goal::{self, Goal};
 use rackweave_workload::{Interpolation, SizeDist, Trace};
 
 /// Any bytes as the file that their first byte selects: each is read, or refused with an error that has text.
@@ -15,7 +16,7 @@ use rackweave_workload::{Interpolation, SizeDist, Trace};
 pub fn scenario(bytes: &[u8]) {
     let Some((kind, bytes)) = bytes.split_first() else { return };
     let text = String::from_utf8_lossy(bytes);
-    match kind % 6 {
+    match kind % 7 {
         0 => {
             // Files that the scenario names are not there.
             let folder = Path::new("/nonexistent");
@@ -49,11 +50,18 @@ pub fn scenario(bytes: &[u8]) {
                 assert!(!error.to_string().is_empty());
             }
         }
-        _ => {
+        5 => {
             if let Err(error) = podfile::read(&text) {
                 assert!(!error.to_string().is_empty());
             }
         }
+        _ => match goal::parse(bytes) {
+            Ok(schedule) => {
+                let again = goal::parse(Goal(&schedule).to_string());
+                assert_eq!(again.as_ref(), Ok(&schedule), "what is written is read");
+            }
+            Err(error) => assert!(!error.to_string().is_empty()),
+        },
     }
 }
 

@@ -115,6 +115,13 @@ pub struct Algorithm {
     plan: fn(&mut Plan<'_>),
 }
 
+/// Operation and name tell them apart.
+impl PartialEq for Algorithm {
+    fn eq(&self, other: &Self) -> bool {
+        (self.operation, self.name) == (other.operation, other.name)
+    }
+}
+
 impl core::fmt::Debug for Algorithm {
     fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
         write!(f, "{} {}", self.operation.name(), self.name)
@@ -492,7 +499,7 @@ impl Plan<'_> {
         }
     }
 
-    /// Recursive doubling among a power of two ranks, of which each has its slot before.
+    /// Recursive doubling among a power of two ranks, each with its slot.
     fn double(&mut self, members: &[u32], slots: &[u64]) {
         let mut distance = 1;
         while distance < members.len() {

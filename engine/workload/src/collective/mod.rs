@@ -19,6 +19,7 @@ use std::sync::Arc;
 
 use rackweave_core::{HostId, Span};
 
+use self::generate::Algorithm;
 pub use self::ideal::ideal;
 pub use self::rank::{Outgoing, Rank, RankReport, Wait, WaitReason};
 pub use self::schedule::{Builder, Op, Place, Schedule, ScheduleError};
@@ -32,7 +33,9 @@ pub struct Collective {
 
 #[derive(Debug, PartialEq)]
 struct Shared {
-    schedule: Schedule,
+    schedule: Arc<Schedule>,
+    /// Its algorithm, and its size.
+    origin: Option<(&'static Algorithm, u64)>,
     /// The host of each rank.
     hosts: Vec<HostId>,
     /// The rank of each host, up to the last one that has a rank.
@@ -68,7 +71,25 @@ impl Collective {
                 return Err(WorkloadError::TwoRanks { host: host.0, first, second: rank });
             }
         }
-        Ok(Self { shared: Arc::new(Shared { schedule, hosts, ranks: rank_of, repeat, pause }) })
+        let (schedule, ranks) = (Arc::new(schedule), rank_of);
+        let shared = Shared { schedule, origin: None, hosts, ranks, repeat, pause };
+        Ok(Self { shared: Arc::new(shared) })
+    }
+
+    /// Notes what the schedule is that of.
+    #[must_use]
+    pub fn made_by(self, algorithm: &'static Algorithm, bytes: u64) -> Self {
+        let Shared { schedule, hosts, ranks, repeat, pause, .. } = &*self.shared;
+        let (schedule, hosts, ranks) = (Arc::clone(schedule), hosts.clone(), ranks.clone());
+        let origin = Some((algorithm, bytes));
+        let (repeat, pause) = (*repeat, *pause);
+        Self { shared: Arc::new(Shared { schedule, origin, hosts, ranks, repeat, pause }) }
+    }
+
+    /// The algorithm and the size, if they are known.
+    #[must_use]
+    pub fn origin(&self) -> Option<(&'static Algorithm, u64)> {
+        self.shared.origin
     }
 
     /// The operations.
@@ -104,9 +125,10 @@ impl Collective {
     /// The same schedule on the same hosts, once.
     #[must_use]
     pub fn once(&self) -> Self {
-        let Shared { schedule, hosts, ranks, pause, .. } = &*self.shared;
-        let (schedule, hosts, ranks) = (schedule.clone(), hosts.clone(), ranks.clone());
-        Self { shared: Arc::new(Shared { schedule, hosts, ranks, repeat: 1, pause: *pause }) }
+        let Shared { schedule, origin, hosts, ranks, pause, .. } = &*self.shared;
+        let (schedule, hosts, ranks) = (Arc::clone(schedule), hosts.clone(), ranks.clone());
+        let (origin, pause) = (*origin, *pause);
+        Self { shared: Arc::new(Shared { schedule, origin, hosts, ranks, repeat: 1, pause }) }
     }
 
     /// The number of messages.
@@ -141,7 +163,7 @@ impl Collective {
     }
 }
 
-/// Without the operations, of which there may be millions: their digest stands for them.
+/// Without the operations: there may be millions, and their digest stands for them.
 impl Debug for Collective {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Shared { schedule, hosts, repeat, pause, .. } = &*self.shared;

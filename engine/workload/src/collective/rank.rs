@@ -96,7 +96,7 @@ pub struct Rank {
     /// When the next iteration begins; `None` while one goes on.
     begins: Option<Time>,
     since: Time,
-    /// For each operation the number of those that it still waits for.
+    /// For each operation how many it still waits for.
     missing: Vec<u32>,
     states: Vec<State>,
     /// The number of operations that must end before the iteration does.

@@ -1,6 +1,7 @@
 //! The operations of all ranks, and their dependencies.
 
 use core::fmt::{self, Display};
+use std::collections::BTreeMap;
 
 use rackweave_core::Span;
 use rackweave_core::rng::mix;
@@ -267,7 +268,7 @@ struct Ops {
     ops: Vec<Op>,
     /// For each operation that of the peer: the receive of a send, and the send of a receive.
     partners: Vec<u32>,
-    /// For each operation the number of those that it waits for.
+    /// For each operation how many it waits for.
     requirements: Vec<u32>,
     /// For each operation where its followers begin.
     first: Vec<u32>,
@@ -435,6 +436,18 @@ impl Schedule {
         self.bytes
     }
 
+    /// The number of messages of each length.
+    #[must_use]
+    pub fn sizes(&self) -> BTreeMap<u64, u64> {
+        let mut sizes = BTreeMap::new();
+        for op in self.ranks.iter().flat_map(|of| &of.ops) {
+            if let Op::Send { bytes, .. } = op {
+                *sizes.entry(*bytes).or_default() += 1;
+            }
+        }
+        sizes
+    }
+
     /// Whether an operation waits for the end of a send.
     #[must_use]
     pub const fn requires_sends(&self) -> bool {
@@ -510,7 +523,7 @@ impl Schedule {
         self.next_waits = requires_sends || lacks_receives;
     }
 
-    /// Operations of which each waits for the next; `None` if all can be done. A receive waits for the start of its send.
+    /// Operations, each of them waiting for the next; `None` if all can be done. A receive waits for the start of its send.
     fn cycle(&self) -> Option<Vec<Place>> {
         let mut missing: Vec<Vec<u32>> =
             self.ranks.iter().map(|of| of.requirements.clone()).collect();

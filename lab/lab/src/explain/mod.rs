@@ -9,7 +9,7 @@ use rackweave_scenario::path::Path;
 use rackweave_sim::Fabric;
 use rackweave_sim::config::{BufferConfig, StreamConfig, SwitchConfig, Topology};
 use rackweave_transport::TransportConfig;
-use rackweave_workload::Pattern;
+use rackweave_workload::{Collective, Pattern};
 use serde::Serialize;
 
 pub(crate) use self::volume::Volume;
@@ -18,6 +18,7 @@ use crate::faults;
 use crate::offered::Offered;
 use crate::report::number::{bytes, micros, short};
 use crate::report::wrap::{PLAIN_WIDTH, hanging};
+use crate::results::collective::{collective_of, ideal_time};
 use crate::results::seeds::SEED;
 use crate::results::{FEW_ROUNDS, LENGTHENS};
 use crate::scenario::{PointSpec, Scenario};
@@ -81,6 +82,9 @@ pub struct Explanation {
     pub started_us: Option<f64>,
     /// Simulated time until they have ended: an estimate.
     pub simulated_us: Option<f64>,
+    /// The collective, in words: what it sends, and how long that takes without contention.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub collective: Option<String>,
     /// The background streams, in words.
     pub background: Vec<String>,
     /// The load that is offered to each tier of links; `None` if no stream has a rate.
@@ -232,6 +236,9 @@ impl Explanation {
             messages,
             started_us: started.map(Span::as_us_f64),
             simulated_us: simulated.map(Span::as_us_f64),
+            collective: stream.and_then(|stream| {
+                Some(told(collective_of(&stream.workload)?, stream, &point.fabric))
+            }),
             background: (background.iter())
                 .map(|(stream, volume)| described(stream, volume, window))
                 .collect(),
@@ -457,6 +464,30 @@ fn pauses_of(fabric: &Fabric) -> String {
         Bytes(pfc.hysteresis_bytes),
         Bytes(headroom),
         uplink.rate
+    )
+}
+
+/// Describes a collective.
+fn told(collective: &Collective, stream: &StreamConfig, fabric: &Fabric) -> String {
+    let schedule = collective.schedule();
+    let ranks = schedule.ranks();
+    let what = match collective.origin() {
+        Some((algorithm, size)) => {
+            let (operation, name) = (algorithm.operation.name(), algorithm.name);
+            format!("{operation} ({name}) of {} by {ranks} ranks", bytes(size as f64))
+        }
+        None => format!("a schedule of {ranks} ranks"),
+    };
+    let ideal = ideal_time(collective, stream, fabric);
+    let times = match collective.repeat() {
+        1 => String::new(),
+        times => format!("; {times} times"),
+    };
+    format!(
+        "{what}: {} messages, {} in all; {} without contention{times}",
+        schedule.sends(),
+        bytes(schedule.bytes() as f64),
+        micros(ideal.as_us_f64())
     )
 }
 

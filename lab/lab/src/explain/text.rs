@@ -101,6 +101,9 @@ impl Explanation {
         facts.push(self.workload_fact());
         facts.push(self.measured_fact());
         let mut add = |name, text: String, cells: Vec<Cell>| facts.push(Fact { name, text, cells });
+        if let Some(collective) = &self.collective {
+            add("collective", collective.clone(), Vec::new());
+        }
         for stream in &self.background {
             add("background", stream.clone(), Vec::new());
         }

@@ -206,6 +206,15 @@ impl Volume {
                 packets_per_message = entries.iter().map(|e| packets(e.bytes)).sum::<f64>() / count;
                 messages = Some(entries.len() as u64);
             }
+            Pattern::Collective(collective) => {
+                let schedule = collective.schedule();
+                let count = schedule.sends().max(1) as f64;
+                mean_bytes = schedule.bytes() as f64 / count;
+                let sizes = schedule.sizes().into_iter();
+                let all = sizes.map(|(bytes, number)| packets(bytes) * number as f64);
+                packets_per_message = all.sum::<f64>() / count;
+                messages = Some(collective.messages());
+            }
         }
         let stop = workload.stop;
         Self { mean_bytes, packets_per_message, senders, stop, per_second, messages }

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::ops::Range;
 
 use super::number;
-use crate::results::columns::{Better, Column, POINT, STREAM, Shown, Unit, Value};
+use crate::results::columns::{Better, Column, OF_COLLECTIVES, POINT, STREAM, Shown, Unit, Value};
 use crate::results::{PointResult, PointSummary, SizeBucket, StreamSummary};
 
 /// The name of the central scheduler: what transports could still gain, and none of them.
@@ -23,7 +23,11 @@ pub(super) fn measures(points: &[PointResult]) -> Vec<ShownColumn<PointSummary>>
     let says = |column: &Column<PointSummary>| {
         points.iter().any(|point| (column.get)(&point.summary).number() > 0.0)
     };
-    shown(POINT).filter(|(column, shown)| !shown.optional || says(column)).collect()
+    let has_collectives = points.iter().any(|point| point.summary.collective.is_some());
+    let fits = |shown: &Shown| has_collectives || shown.group != OF_COLLECTIVES;
+    shown(POINT)
+        .filter(|(column, shown)| fits(shown) && (!shown.optional || says(column)))
+        .collect()
 }
 
 /// Returns the shown columns of streams, without columns that are zero or missing for all of them.

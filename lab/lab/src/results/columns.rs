@@ -8,9 +8,14 @@ use rackweave_sim::result::{LinkStats, MeasuredRoundTrip, MessageRecord, Outcome
 
 use self::Kind::{Count, Real, Text};
 use super::{
-    CurvePoint, GoodputSample, PointSummary, SeedSpread, SizeBucket, Spread, StreamSummary,
-    TrafficSample,
+    CurvePoint, GoodputSample, IterationSummary, PointSummary, RankIteration, SeedSpread,
+    SizeBucket, Spread, StreamSummary, TrafficSample,
 };
+use crate::study::allreduce::AllreduceConfig;
+use crate::study::cast::CastConfig;
+
+/// The group of columns that is shown next to a collective only.
+pub(crate) const OF_COLLECTIVES: &str = "collective";
 
 /// One column: its heading with the unit, and its value in a row.
 pub(crate) struct Column<T: 'static> {
@@ -170,6 +175,8 @@ pub(crate) const PLAIN: Shown = Shown {
     optional: false,
 };
 const MESSAGES: Shown = Shown { group: "messages", unit: Unit::Count, ..PLAIN };
+const COLLECTIVE: Shown =
+    Shown { group: OF_COLLECTIVES, of_messages: true, optional: true, ..PLAIN };
 const SLOWDOWN: Shown =
     Shown { group: "slowdown", better: Better::Lower, of_messages: true, ..PLAIN };
 const LATENCY: Shown = Shown { group: "latency", unit: Unit::Micros, ..SLOWDOWN };
@@ -182,6 +189,14 @@ fn by_sender(point: &PointSummary, of: fn(&Spread) -> f64) -> Value<'_> {
     point.goodput_by_sender_gbps.as_ref().map(of).into()
 }
 
+/// Returns the time of a collective, or of what does the same in another way: a step of an all-reduce, or files to many.
+fn collective_us(point: &PointSummary) -> Option<f64> {
+    let collective = point.collective.as_ref().map(|it| it.time_us.mean);
+    let sums = || Some(point.of::<AllreduceConfig>()?.step_us.mean);
+    let files = || Some(point.of::<CastConfig>()?.execution_us);
+    collective.or_else(sums).or_else(files)
+}
+
 /// The measures of a point, for CSV files and the report.
 pub(crate) const POINT: &[Column<PointSummary>] = &[
     column("started", Count, |p| p.messages.started.into()),
@@ -191,6 +206,17 @@ pub(crate) const POINT: &[Column<PointSummary>] = &[
     }),
     column("failed", Count, |p| p.messages.failed.into()),
     column("unfinished", Count, |p| p.messages.unfinished.into()),
+    reported(
+        Shown { name: "time", unit: Unit::Micros, better: Better::Lower, ..COLLECTIVE },
+        |p| collective_us(p).into(),
+    ),
+    reported(Shown { name: "of ideal", rank: 2, ..COLLECTIVE }, |p| {
+        p.collective.as_ref().map(|it| it.of_ideal).into()
+    }),
+    reported(Shown { name: "bus Gbit/s", better: Better::Higher, rank: 1, ..COLLECTIVE }, |p| {
+        let sums = || Some(p.of::<AllreduceConfig>()?.bus_gbps);
+        p.collective.as_ref().map_or_else(sums, |it| it.bus_gbps).into()
+    }),
     shown("slowdown_p50", Real, Shown { name: "p50", ..SLOWDOWN }, |p| p.slowdown.p50.into()),
     shown("slowdown_p99", Real, Shown { name: "p99", ..SLOWDOWN }, |p| p.slowdown.p99.into()),
     shown("slowdown_p999", Real, Shown { name: "p99.9", rank: 11, ..SLOWDOWN }, |p| {
@@ -295,6 +321,23 @@ pub(crate) const OVER_SEEDS: &[Column<PointSummary>] = &[
     column("drops", Count, |p| p.drops.into()),
     column("retransmissions", Count, |p| p.retransmissions.into()),
     column("timeouts", Count, |p| p.timeouts.into()),
+];
+
+/// The iterations of collectives.
+pub(crate) const ITERATION: &[Column<IterationSummary>] = &[
+    column("iteration", Count, |it| it.iteration.into()),
+    column("start_us", Real, |it| it.start_us.into()),
+    column("end_us", Real, |it| it.end_us.into()),
+    column("time_us", Real, |it| it.time_us.into()),
+];
+
+/// The iterations of their ranks.
+pub(crate) const RANK: &[Column<RankIteration>] = &[
+    column("rank", Count, |it| it.rank.into()),
+    column("host", Count, |it| it.host.into()),
+    column("iteration", Count, |it| it.iteration.into()),
+    column("start_us", Real, |it| it.start_us.into()),
+    column("end_us", Real, |it| it.end_us.into()),
 ];
 
 pub(crate) const BY_SIZE: &[Column<SizeBucket>] = &[

@@ -7,6 +7,7 @@ use rackweave_sim::config::{Dark, Pod, TrafficConfig};
 use rackweave_sim::result::{MessageRecord, Outcome, RunResult};
 use rackweave_workload::{Pattern, WorkloadConfig};
 
+use super::collective::{CollectiveSummary, rank_iterations};
 use super::stats::{self, Sample, Stats};
 use super::{
     BacklogGrowth, BusiestPort, Capture, Halves, MessageCounts, PausedPort, PointResult,
@@ -89,6 +90,9 @@ impl PointResult {
             verified_messages: result.verified_messages,
             background,
             all_streams,
+            collective: spec.config.streams.first().filter(|_| first == 0).and_then(|stream| {
+                CollectiveSummary::new(stream, &spec.fabric, &result.ranks).map(Box::new)
+            }),
             study: StudySummary::default(),
             doubts: Vec::new(),
             machine: None,
@@ -113,6 +117,7 @@ impl PointResult {
             capture_layout: capture_layout(spec),
             capture_names: result.capture_names,
             capture: Capture::Packets(result.capture),
+            ranks: rank_iterations(&result.ranks),
             detail: None,
             traffic,
             circuits: result.circuits,

@@ -1,5 +1,6 @@
 //! Results of runs: `summary.json` and the data behind tables and plots.
 
+pub(crate) mod collective;
 pub(crate) mod columns;
 mod machine;
 mod measured;
@@ -24,6 +25,7 @@ use rackweave_wire::pcapng::{Frame, Framed};
 use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::{Map, Value};
 
+pub use self::collective::{CollectiveSummary, IterationSummary, RankIteration};
 pub use self::machine::{MOST_LACKING, MachineShare};
 pub use self::naming::{plain, short_key};
 pub(crate) use self::remarks::{FEW_ROUNDS, LENGTHENS, grouped};
@@ -203,6 +205,9 @@ pub struct PointSummary {
     /// The messages of the measured stream and of the background streams together; `None` with one stream.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub all_streams: Option<StreamSummary>,
+    /// What a collective took, if the measured messages are those of one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub collective: Option<Box<CollectiveSummary>>,
     /// The results that only a kind of workload has, as an object of its name: `cast`, `image`, ...
     #[serde(flatten)]
     pub study: StudySummary,
@@ -530,6 +535,9 @@ pub struct PointResult {
     /// The packets that the run captured.
     #[serde(skip)]
     pub capture: Capture,
+    /// The times of the ranks of a collective.
+    #[serde(default)]
+    pub ranks: Vec<RankIteration>,
     /// What only files and charts show of a kind of workload.
     pub detail: Option<StudyDetail>,
     /// The traffic that the scenario counts over time.

@@ -57,7 +57,12 @@ impl PointSummary {
     pub fn is_complete(&self) -> bool {
         let MessageCounts { failed, unfinished, .. } = self.messages;
         let lacks_seeds = self.over_seeds.as_ref().is_some_and(|spread| !spread.missing.is_empty());
-        failed == 0 && unfinished == 0 && self.end == end_name(End::AllDone) && !lacks_seeds
+        let is_whole = self.collective.as_ref().is_none_or(|it| it.unfinished == 0);
+        failed == 0
+            && unfinished == 0
+            && is_whole
+            && self.end == end_name(End::AllDone)
+            && !lacks_seeds
     }
 
     /// Names a background stream: "the incast", or "the incast (stream 2)" if several are alike.
@@ -109,6 +114,11 @@ impl PointSummary {
         parts.extend(of_streams);
         if self.refused > 0 {
             parts.push(format!("{} messages were refused", self.refused));
+        }
+        if let Some(collective) = &self.collective
+            && collective.unfinished > 0
+        {
+            parts.extend(collective.waits.iter().cloned());
         }
         parts.extend(study::KINDS.iter().find_map(|kind| (kind.warning)(&self.study)));
         if self.end == end_name(End::PacketLimit) {

@@ -3,6 +3,7 @@
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
+use super::collective::CollectiveSummary;
 use super::stats::{CurvePoint, SizeBucket, Stats};
 use super::{
     Halves, MachineShare, MessageCounts, MissingPoint, PointResult, PointSummary, QueueBytes,
@@ -168,6 +169,10 @@ fn combine(group: &[&PointResult]) -> PointResult {
             max_switch: summaries()
                 .all(|p| p.queue_bytes.max_switch.is_some())
                 .then(|| count(|p| p.queue_bytes.max_switch.unwrap_or(0))),
+        },
+        collective: {
+            let all: Option<Vec<_>> = summaries().map(|p| p.collective.as_deref()).collect();
+            all.and_then(|all| CollectiveSummary::over(&all)).map(Box::new)
         },
         round_trips: None,
         returned_to_sender: total(|p| p.returned_to_sender),

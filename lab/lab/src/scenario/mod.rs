@@ -33,7 +33,7 @@ use rackweave_scenario::{
 };
 use rackweave_sim::Fabric;
 use rackweave_sim::config::{RunConfig, StreamConfig};
-use rackweave_workload::WorkloadConfig;
+use rackweave_workload::{Pattern, WorkloadConfig};
 use serde::{Deserialize, Serialize};
 
 use crate::error::ScenarioError;
@@ -625,9 +625,18 @@ impl Reader<'_> {
         refuse_scheme(transport.1)?;
         let chosen = transport::read(transport.1, transport.0, swept)?;
         let hosts = u64::from(fabric.hosts());
-        let of_workload =
-            workload::Context { folder: self.folder, hosts, host_link: fabric.host_rate() };
+        let racks = study::racks(&fabric.config().topology);
+        let of_workload = workload::Context {
+            folder: self.folder,
+            hosts,
+            host_link: fabric.host_rate(),
+            racks: &racks,
+        };
         let workload = messages.resolve(&path, &of_workload)?;
+        if self.world == World::Testbed && matches!(workload.pattern, Pattern::Collective(_)) {
+            let message = "collectives run in the simulator, and not on real hosts";
+            return Err(Problem::new(format!("{path}.collective"), message).into());
+        }
         Ok(Stream { path, chosen, workload })
     }
 

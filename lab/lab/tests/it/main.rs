@@ -1,5 +1,6 @@
 //! Scenarios, their runs, and the documents about them.
 
+mod collectives;
 mod docs;
 mod examples;
 mod homa_sigcomm;

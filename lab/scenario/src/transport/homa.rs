@@ -459,7 +459,8 @@ fn receiver_load(workload: &WorkloadConfig, fabric: &Fabric) -> f64 {
         | Pattern::Incast { .. }
         | Pattern::Permutation { .. }
         | Pattern::AllToAll { .. }
-        | Pattern::Trace(_) => 1.0,
+        | Pattern::Trace(_)
+        | Pattern::Collective(_) => 1.0,
     };
     load.min(1.0)
 }
@@ -469,6 +470,10 @@ fn sizes_of(workload: &WorkloadConfig) -> Vec<(u32, f64)> {
     let as_u32 = |size: u64| u32::try_from(size).unwrap_or(u32::MAX);
     let mut sizes: Vec<(u32, f64)> = match &workload.pattern {
         Pattern::Trace(trace) => trace.entries().iter().map(|e| (as_u32(e.bytes), 1.0)).collect(),
+        Pattern::Collective(it) => {
+            let sizes = it.schedule().sizes().into_iter();
+            sizes.map(|(size, number)| (as_u32(size), number as f64)).collect()
+        }
         other => other.sizes().map_or(Vec::new(), |sizes| {
             sizes.points().map(|(size, weight)| (as_u32(size), weight)).collect()
         }),

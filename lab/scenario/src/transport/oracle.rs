@@ -5,6 +5,7 @@ use rackweave_sim::Fabric;
 use rackweave_sim::config::RunConfig;
 use rackweave_sim::oracle::Rules;
 use rackweave_transport::datagram;
+use rackweave_workload::Pattern;
 
 use super::super::derived::Rule;
 use super::super::keys::{Carried, Place, is_on_streams, keys};
@@ -42,6 +43,9 @@ impl OracleKeys {
         }
         if !carried.workload.application.is_instant() {
             return refused("a central scheduler has no applications that take time");
+        }
+        if matches!(carried.workload.pattern, Pattern::Collective(_)) {
+            return refused("a central scheduler knows all messages before the run");
         }
         if fabric.has_ocs() {
             return refused("a central scheduler needs paths that do not change");
