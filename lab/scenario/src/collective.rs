@@ -20,14 +20,13 @@ use crate::error::nearest;
 #[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
 #[serde(deny_unknown_fields, default)]
 pub(crate) struct CollectiveKeys {
-    /// `"all-reduce"`, `"all-gather"`, `"reduce-scatter"`, `"all-to-all"`, `"broadcast"`, `"gather"` or
-    /// `"map-reduce"`. Default: required without `schedule`.
+    /// What ranks do: below. Default: required without `schedule`.
     #[serde(skip_serializing_if = "Option::is_none")]
     operation: Option<String>,
-    /// How: see the table below. Default: the first of its operation.
+    /// How. Default: the first of its operation.
     #[serde(skip_serializing_if = "Option::is_none")]
     algorithm: Option<String>,
-    /// Bytes as NCCL's tests count them. Default: required without `schedule`.
+    /// Bytes, as NCCL's tests count. Default: the same.
     #[serde(skip_serializing_if = "Option::is_none")]
     size: Option<Unit<Bytes>>,
     /// A GOAL file, instead of these three.
@@ -36,7 +35,7 @@ pub(crate) struct CollectiveKeys {
     /// Number of ranks, or the host of each. Default: all hosts; those of the file.
     #[serde(skip_serializing_if = "Option::is_none")]
     ranks: Option<Ranks>,
-    /// Of a number of ranks: `"packed"`, rack after rack, or `"spread"`, from each rack in turn. Default: `"packed"`.
+    /// `"packed"`: rack after rack. `"spread"`: each rack in turn. Default: `"packed"`.
     placement: Placement,
     /// hierarchical: ranks of a group, one after the other. Default: those of a rack.
     #[serde(skip_serializing_if = "Option::is_none")]

@@ -9,7 +9,7 @@ use rackweave_scenario::path::Path;
 use rackweave_sim::Fabric;
 use rackweave_sim::config::{BufferConfig, StreamConfig, SwitchConfig, Topology};
 use rackweave_transport::TransportConfig;
-use rackweave_workload::{Collective, Pattern};
+use rackweave_workload::Pattern;
 use serde::Serialize;
 
 pub(crate) use self::volume::Volume;
@@ -236,9 +236,7 @@ impl Explanation {
             messages,
             started_us: started.map(Span::as_us_f64),
             simulated_us: simulated.map(Span::as_us_f64),
-            collective: stream.and_then(|stream| {
-                Some(told(collective_of(&stream.workload)?, stream, &point.fabric))
-            }),
+            collective: stream.and_then(|stream| told(stream, &point.fabric)),
             background: (background.iter())
                 .map(|(stream, volume)| described(stream, volume, window))
                 .collect(),
@@ -467,8 +465,9 @@ fn pauses_of(fabric: &Fabric) -> String {
     )
 }
 
-/// Describes a collective.
-fn told(collective: &Collective, stream: &StreamConfig, fabric: &Fabric) -> String {
+/// Describes the collective of a stream, if it is one.
+fn told(stream: &StreamConfig, fabric: &Fabric) -> Option<String> {
+    let collective = collective_of(&stream.workload)?;
     let schedule = collective.schedule();
     let ranks = schedule.ranks();
     let what = match collective.origin() {
@@ -483,12 +482,12 @@ fn told(collective: &Collective, stream: &StreamConfig, fabric: &Fabric) -> Stri
         1 => String::new(),
         times => format!("; {times} times"),
     };
-    format!(
+    Some(format!(
         "{what}: {} messages, {} in all; {} without contention{times}",
         schedule.sends(),
         bytes(schedule.bytes() as f64),
         micros(ideal.as_us_f64())
-    )
+    ))
 }
 
 /// Describes a background stream; `window` is the time in which measured messages start.

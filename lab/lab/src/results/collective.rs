@@ -78,7 +78,7 @@ pub struct RankIteration {
 }
 
 /// The most ranks whose waiting is described.
-const MOST_WAITS: usize = 8;
+const MOST_WAITS: usize = 4;
 
 /// Returns the collective of a workload, if it is one.
 pub(crate) const fn collective_of(workload: &WorkloadConfig) -> Option<&Collective> {

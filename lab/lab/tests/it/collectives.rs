@@ -61,7 +61,7 @@ fn the_files_have_iterations_and_ranks_and_an_exported_schedule_runs_alike() {
     )
     .unwrap();
     let path = folder.path().join("tree.goal");
-    assert_eq!(goal::export(&scenario, &path).unwrap(), [path.clone()]);
+    assert_eq!(goal::export(&scenario, &path).unwrap(), std::slice::from_ref(&path));
     let results = Batch::new(scenario.clone()).run(Some(1)).unwrap();
     let out = OutputDir::prepare(folder.path()).unwrap();
     out.write(&scenario, &results, "rackweave run collective.toml").unwrap();
