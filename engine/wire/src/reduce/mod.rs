@@ -58,7 +58,7 @@ pub use address::{MASTER, address_of, number_of};
 pub use codec::{Decoded, decode, encode};
 pub use vector::{
     Chunk, Format, MAX_CHUNK_BYTES, MAX_POOL, OpenVector, PLAN_BYTES, Plan, SHAPE_BYTES, Shape,
-    digest_of_done, done_payload,
+    digest_of_done, done_payload, failed_payload, gone_of_failed,
 };
 
 /// The UDP port of workers, masters and switches, our choice.
@@ -226,7 +226,7 @@ pub enum Body {
         digest: Id64,
     },
     /// What a worker has to know about a job that adds up vectors. A newer version replaces an older one. The payload is a [`Plan`]; in
-    /// [`Phase::Done`] it is [`done_payload`].
+    /// [`Phase::Done`] it is [`done_payload`], in [`Phase::Failed`] [`failed_payload`].
     VectorState {
         /// The version of the state. 0 answers a worker whose vectors are not those of the job, which are in the plan.
         version: u32,

@@ -66,12 +66,25 @@ fn the_layout_of_a_plan_is_that_of_the_documentation() {
         (Plan { elements: 176, ..plan }, "number of elements"),
         (Plan { workers: 65, ..plan }, "number of workers"),
         (Plan { steps: 0, ..plan }, "number of steps"),
-        (Plan { length: 0, ..plan }, "length"),
+        (Plan { length: 0, ..plan }, "number of steps"),
     ] {
         let error = Plan::decode(&changed.encode()).unwrap_err();
         assert!(matches!(error, Malformed::ReduceField { what, .. } if what == field), "{error}");
     }
     assert!(Plan::decode(&bytes[..31]).is_err());
+    let open = Plan { length: 0, steps: 0, ..plan };
+    assert_eq!(Plan::decode(&open.encode()), Ok(open));
+}
+
+#[test]
+fn a_job_that_has_failed_names_the_worker_that_is_gone() {
+    for gone in [None, Some((0, false)), Some((63, true))] {
+        let payload = failed_payload(gone);
+        assert_eq!((payload.len(), gone_of_failed(&payload)), (PLAN_BYTES as usize, gone));
+    }
+    assert_eq!(gone_of_failed(&[3, 1]), None);
+    assert_eq!(gone_of_failed(&[1, 64]), None);
+    assert_eq!(gone_of_failed(&[1]), None);
 }
 
 #[test]

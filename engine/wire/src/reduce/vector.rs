@@ -33,6 +33,28 @@ pub fn digest_of_done(payload: &[u8]) -> Option<u64> {
     payload.first_chunk().map(|bytes| u64::from_be_bytes(*bytes))
 }
 
+/// Returns the payload of a [`super::Body::VectorState`] of a job that has failed: the worker that is to blame, and whether it has said that
+/// it ends.
+#[must_use]
+pub fn failed_payload(gone: Option<(u8, bool)>) -> Vec<u8> {
+    let mut out = Vec::with_capacity(PLAN_BYTES as usize);
+    if let Some((worker, has_left)) = gone {
+        out.put_u8(1 + u8::from(has_left));
+        out.put_u8(worker);
+    }
+    out.resize(PLAN_BYTES as usize, 0);
+    out
+}
+
+/// Returns what [`failed_payload`] says; `None` if no worker is to blame.
+#[must_use]
+pub fn gone_of_failed(payload: &[u8]) -> Option<(u8, bool)> {
+    match *payload {
+        [code @ 1..=2, worker, ..] if worker < MAX_WORKERS => Some((worker, code == 2)),
+        _ => None,
+    }
+}
+
 /// What the elements of a vector are, on their way.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(u8)]
@@ -85,7 +107,7 @@ fn field(what: &'static str, value: impl Into<u64>) -> Malformed {
 /// What a worker's vectors are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Shape {
-    /// The number of elements.
+    /// The number of elements; 0 if each vector has a length and a format of its own.
     pub length: u64,
     /// What they are.
     pub format: Format,
@@ -103,13 +125,10 @@ impl Shape {
     /// Reads a shape.
     ///
     /// # Errors
-    /// If it is too short, or if a field is impossible.
+    /// If it is too short, or if the format is unknown.
     pub fn decode(bytes: &[u8]) -> Result<Self, Malformed> {
         let mut reader = Reader::new("the shape of a vector", bytes);
         let (length, format) = (reader.u64()?, Format::read(reader.u8()?)?);
-        if length == 0 {
-            return Err(field("length", length));
-        }
         Ok(Self { length, format })
     }
 }
@@ -203,9 +222,9 @@ pub struct Plan {
     pub aggregator: HostId,
     /// The first chunk of this attempt: all workers have the sums of those before it.
     pub first: u64,
-    /// The number of elements of the vector.
+    /// The number of elements of the vector; 0 if each one has a length and a format of its own.
     pub length: u64,
-    /// How many vectors are added up one after the other.
+    /// How many vectors are added up one after the other; 0 if there are as many as the workers like. Both are 0 or neither.
     pub steps: u32,
     /// The number of chunks that a worker has in flight.
     pub pool: u16,
@@ -245,11 +264,11 @@ impl Plan {
         let (format, workers) = (Format::read(reader.u8()?)?, reader.u8()?);
         reader.skip::<2>()?;
         check_shape(pool, elements, format, workers)?;
-        if steps == 0 {
+        if (steps == 0) != (length == 0) {
             return Err(field("number of steps", steps));
         }
         // Chunks of a step have numbers of 32 bits.
-        if length == 0 || length.div_ceil(u64::from(elements)) > u64::from(u32::MAX / 2) {
+        if length.div_ceil(u64::from(elements)) > u64::from(u32::MAX / 2) {
             return Err(field("length", length));
         }
         Ok(Self { aggregator, first, length, steps, pool, elements, format, workers })

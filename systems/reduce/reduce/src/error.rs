@@ -142,6 +142,21 @@ pub enum ReduceError {
     Config(String),
 }
 
+impl ReduceError {
+    /// Returns the workers that are to blame for the end of the job, as a bitmap: those that are gone, or have not sent their elements.
+    #[must_use]
+    pub const fn workers(&self) -> u64 {
+        match *self {
+            Self::WorkerGone { worker, .. }
+            | Self::Failed(Failure::WorkerSilent { worker } | Failure::WorkerLeft { worker }) => {
+                1 << worker
+            }
+            Self::NoSum { workers, .. } | Self::Failed(Failure::NotJoined { workers }) => workers,
+            _ => 0,
+        }
+    }
+}
+
 /// Names the workers that are waited for.
 fn waiting(workers: u64) -> String {
     let numbers: Vec<_> =

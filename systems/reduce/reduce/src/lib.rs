@@ -31,7 +31,7 @@
 //! - [`Encoder`]: the pairs of a worker, combined by an [`Operator`].
 //! - [`run_worker`], [`Master`]: they drive the machines of [`rackweave_aggregation`], which also run in the simulator, over one UDP
 //!   socket each, in the calling thread.
-//! - [`AllReduce`], [`VectorMaster`]: the same for dense vectors, whose sum all workers get.
+//! - [`AllReduce`], [`OpenGroup`], [`VectorMaster`]: the same for dense vectors, whose sum all workers get.
 //! - [`words`], [`lines`]: the words of files, and pairs as lines of text.
 //! - [`Moves`]: changes of an optical circuit switch in the middle of a job.
 //! - [`Net`]: the socket of a host, on which any [`Machine`] runs that sends and receives such messages.
@@ -60,7 +60,7 @@ pub use rackweave_wire::reduce::{
     Format, MAX_CHUNK_BYTES, MAX_POOL, MAX_WORKERS, Operator, PORT, Rejection, Shape,
 };
 pub use vector::{
-    AllReduce, AllReduceConfig, AllReduceReport, Element, VectorMaster, VectorMasterConfig,
-    VectorMasterEvent, VectorStats, digest,
+    AllReduce, AllReduceConfig, AllReduceReport, Element, OpenGroup, VectorMaster,
+    VectorMasterConfig, VectorMasterEvent, VectorStats, digest,
 };
 pub use worker::{MasterAt, WorkerConfig, WorkerReport, run_worker};

@@ -9,7 +9,7 @@ use std::thread::{Scope, ScopedJoinHandle};
 use rackweave_aggregation::vector::values::Values;
 use rackweave_core::Span;
 use rackweave_reduce::{
-    AllReduce, AllReduceConfig, Element, MemberEvent, ReduceError, VectorMaster,
+    AllReduce, AllReduceConfig, Element, MemberEvent, OpenGroup, ReduceError, VectorMaster,
     VectorMasterConfig, VectorMasterEvent, VectorStats,
 };
 
@@ -150,5 +150,83 @@ fn a_worker_that_ends_early_is_replaced_and_one_that_waits_for_too_long_names_it
         assert!(matches!(error, ReduceError::Interrupted), "{error}");
         drop(done);
         returned.join().unwrap();
+    });
+}
+
+/// Vectors of an open job: none of them is like the one before.
+fn one(worker: u8, step: u32) -> Result<Vec<i64>, Vec<f32>> {
+    let length = [5, 70_000, 1, 300][step as usize % 4];
+    let random = |index: u64| {
+        let seed = u64::from(worker) << 32 | u64::from(step) << 40;
+        (seed + index).wrapping_mul(0x9e37_79b9_7f4a_7c15)
+    };
+    if step.is_multiple_of(3) {
+        return Ok((0..length).map(|index| random(index) as i64).collect());
+    }
+    Err((0..length).map(|index| (random(index) as i64) as f32 / 2.0_f32.powi(60)).collect())
+}
+
+#[test]
+fn an_open_group_adds_up_vectors_that_have_nothing_in_common() {
+    let (stop, master) = (AtomicBool::new(false), master(3, 0));
+    let address = master.local_addr();
+    std::thread::scope(|scope| {
+        let stats = run(scope, master, &stop);
+        for number in 0..3 {
+            scope.spawn(move || {
+                let config = AllReduceConfig::new(number, address);
+                let mut group = OpenGroup::join(config, Arc::default()).unwrap();
+                for step in 0..9 {
+                    match one(number, step) {
+                        Ok(mut sum) => {
+                            group.allreduce(&mut sum).unwrap();
+                            let all = (0..3).map(|it| one(it, step).unwrap());
+                            let add = |sum: Vec<i64>, other: Vec<i64>| {
+                                sum.iter().zip(&other).map(|(a, b)| a.wrapping_add(*b)).collect()
+                            };
+                            assert_eq!(sum, all.reduce(add).unwrap());
+                        }
+                        Err(mut sum) => {
+                            group.allreduce(&mut sum).unwrap();
+                            let all = (0..3).map(|it| Values::Floats(one(it, step).unwrap_err()));
+                            let all: Vec<_> = all.collect();
+                            let expected = Values::sum(&all.iter().collect::<Vec<_>>(), 256);
+                            assert!(Values::Floats(sum).is_same(&expected.unwrap()), "{step}");
+                        }
+                    }
+                }
+                group.allreduce::<f32>(&mut []).unwrap();
+                assert_eq!(group.report().steps, 9);
+                group.finish().unwrap();
+            });
+        }
+        let stats = stats.join().unwrap().unwrap();
+        assert_eq!((stats.length, stats.steps), (0, 0));
+    });
+}
+
+#[test]
+fn a_worker_that_leaves_an_open_group_is_named_to_the_others() {
+    let (stop, master) = (AtomicBool::new(false), master(3, 0));
+    let address = master.local_addr();
+    std::thread::scope(|scope| {
+        let stats = run(scope, master, &stop);
+        for number in 0..3 {
+            scope.spawn(move || {
+                let config = AllReduceConfig::new(number, address);
+                let mut group = OpenGroup::join(config, Arc::default()).unwrap();
+                group.allreduce(&mut [1.0_f32; 10]).unwrap();
+                if number == 2 {
+                    return;
+                }
+                let error = group.allreduce(&mut [1.0_f32; 20]).unwrap_err();
+                assert_eq!(
+                    (error.workers(), error.to_string().as_str()),
+                    (0b100, "worker 2 has left and did not return")
+                );
+            });
+        }
+        let error = stats.join().unwrap().unwrap_err();
+        assert_eq!(error.workers(), 0b100);
     });
 }

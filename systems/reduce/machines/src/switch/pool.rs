@@ -19,6 +19,7 @@ struct Version {
     /// The workers whose elements have been added.
     seen: u64,
     count: u16,
+    format: Format,
     exponent: u8,
 }
 
@@ -102,7 +103,9 @@ impl Pool {
         let (number, index) = (chunk.number.get(), self.index(chunk.number.get()));
         let Some(version) = self.versions.get_mut(index) else { return Added::Stale };
         let Some(next) = number.checked_add(1) else { return Added::Stale };
-        if chunk.count > self.elements || chunk.format != self.format {
+        // Vectors of one job may have different formats: what counts is that they fit.
+        let Chunk { count, format, .. } = *chunk;
+        if self::registers(format, count) > self::registers(self.format, self.elements) {
             return Added::Stale;
         }
         let (bit, is_complete) = (1 << worker, version.seen == self.all);
@@ -111,15 +114,15 @@ impl Pool {
             if version.next > 0 && !is_complete {
                 return Added::Stale;
             }
-            let Chunk { count, exponent, .. } = *chunk;
-            *version = Version { next, seen: bit, count, exponent };
-            write(self.format, payload, registers);
-        } else if version.next > next || version.count != chunk.count {
+            let exponent = chunk.exponent;
+            *version = Version { next, seen: bit, count, format, exponent };
+            write(payload, registers);
+        } else if version.next > next || (version.count, version.format) != (count, format) {
             return Added::Stale;
         } else if version.seen & bit == 0 {
             version.seen |= bit;
             version.exponent = version.exponent.max(chunk.exponent);
-            add(self.format, payload, registers);
+            add(format, payload, registers);
         } else {
             let missing = self.all & !version.seen;
             let sum = Chunk { exponent: version.exponent, ..*chunk };
@@ -150,7 +153,7 @@ fn values(payload: &[u8]) -> impl Iterator<Item = u64> {
     })
 }
 
-fn write(_format: Format, payload: &[u8], registers: &mut [Slot]) {
+fn write(payload: &[u8], registers: &mut [Slot]) {
     for (slot, value) in registers.iter_mut().zip(values(payload)) {
         slot.value = value;
     }
@@ -233,5 +236,24 @@ mod tests {
         assert_eq!(bench.add(1, 4, &[2], 0), Added::Stale, "another length");
         assert!(matches!(bench.add(1, 4, &[2, 2], 0), Added::Complete(_)));
         assert_eq!(bench.sum(4, 2), [7, 7]);
+    }
+
+    #[test]
+    fn each_chunk_has_a_format_of_its_own_that_all_workers_share() {
+        let pool = Pool::new(1, 2, Format::I64, 2);
+        let mut bench = Bench { pool, slots: vec![Slot::default(); 4] };
+        assert_eq!(bench.add(0, 0, &[1, 2, 3, 4], 0), Added::Counted);
+        assert!(matches!(bench.add(1, 0, &[1, 1, 1, 1], 0), Added::Complete(_)));
+        assert_eq!(bench.sum(0, 4), [2, 3, 4, 5]);
+        assert_eq!(bench.add(0, 1, &[0; 5], 0), Added::Stale, "it does not fit");
+        let number = Id64::new(1);
+        let integers = Chunk { number, count: 2, exponent: 0, format: Format::I64 };
+        let mut add = |worker, chunk: &Chunk, bytes| {
+            bench.pool.add(worker, chunk, &vec![1; bytes], &mut bench.slots[2..4])
+        };
+        assert_eq!(add(0, &integers, 16), Added::Counted);
+        let floats = Chunk { format: Format::BlockFloat, ..integers };
+        assert_eq!(add(1, &floats, 8), Added::Stale, "another format");
+        assert!(matches!(add(1, &integers, 16), Added::Complete(_)));
     }
 }

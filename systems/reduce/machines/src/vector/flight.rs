@@ -4,6 +4,7 @@ use std::collections::VecDeque;
 
 use rackweave_core::{RttEstimator, Span, Time};
 
+use super::layout::Lead;
 use super::worker::FixedTimer;
 
 /// The backoff stops here: a worker that waits for others still asks twice a second.
@@ -51,6 +52,9 @@ pub(super) struct Flight {
     due: VecDeque<u16>,
     /// Slots whose chunk is of a step that has not been offered.
     later: Vec<u16>,
+    /// Slots whose chunk waits for the exponent of its block, and the chunks that do.
+    waiting: Vec<u16>,
+    leads: VecDeque<Lead>,
     lost: VecDeque<u16>,
     in_flight: u32,
     /// Chunks below have been offered.
@@ -80,8 +84,14 @@ struct Fixed {
 }
 
 impl Flight {
-    /// Slots that begin at a chunk; those below `offered` can be sent.
-    pub(super) fn new(pool: u16, first: u64, offered: u64, end: u64, min_rto: Span) -> Self {
+    /// Slots that begin at a chunk; those below `offered` can be sent, in the order of `leads`.
+    pub(super) fn new(
+        pool: u16,
+        first: u64,
+        (offered, leads): (u64, VecDeque<Lead>),
+        end: u64,
+        min_rto: Span,
+    ) -> Self {
         let size = u64::from(pool);
         let slot = |index: u64| {
             // The first chunk from `first` on that is in this slot.
@@ -96,6 +106,8 @@ impl Flight {
             end,
             due: VecDeque::new(),
             later: Vec::new(),
+            waiting: Vec::new(),
+            leads,
             lost: VecDeque::new(),
             in_flight: 0,
             offered,
@@ -133,14 +145,38 @@ impl Flight {
         (slot.status, slot.tries) = (Status::Due, 0);
         (slot.is_repeated, slot.is_held) = (false, false);
         if slot.chunk < self.offered {
-            self.due.push_back(index);
+            self.make_due(index);
         } else {
             self.later.push(index);
         }
     }
 
-    /// Chunks below can be sent from now on.
-    pub(super) fn offer(&mut self, offered: u64) {
+    /// The chunk for whose sum a chunk waits, unless it is there.
+    fn awaited(&self, chunk: u64) -> Option<u64> {
+        let lead = self.leads.iter().find(|lead| lead.chunks.contains(&chunk))?;
+        let before = chunk - lead.by;
+        let slot = self.slots.get(before.checked_rem(self.slots.len() as u64)? as usize)?;
+        (slot.chunk <= before).then_some(before)
+    }
+
+    /// The chunk of a slot, whose step is offered, is sent when nothing is missing for it.
+    fn make_due(&mut self, index: u16) {
+        if self.awaited(self.slots[usize::from(index)].chunk).is_some() {
+            self.waiting.push(index);
+        } else {
+            self.due.push_back(index);
+        }
+    }
+
+    /// Chunks below can be sent from now on. Those of `lead` wait for others.
+    pub(super) fn offer(&mut self, offered: u64, lead: Option<Lead>) {
+        if let Some(lead) = lead {
+            let first = self.first();
+            while self.leads.front().is_some_and(|lead| lead.chunks.end <= first) {
+                self.leads.pop_front();
+            }
+            self.leads.push_back(lead);
+        }
         self.offered = self.offered.max(offered);
         if let Some(fixed) = &mut self.fixed {
             fixed.timeout = fixed.timer.timeout;
@@ -152,7 +188,12 @@ impl Flight {
         self.later = later;
         let mut now: Vec<u16> = now;
         now.sort_by_key(|index| self.slots[usize::from(*index)].chunk);
-        self.due.extend(now);
+        now.into_iter().for_each(|index| self.make_due(index));
+    }
+
+    /// Returns the first chunk of all slots.
+    pub(super) fn first(&self) -> u64 {
+        self.slots.iter().map(|slot| slot.chunk).min().unwrap_or(self.end)
     }
 
     pub(super) fn is_empty(&self) -> bool {
@@ -209,6 +250,9 @@ impl Flight {
         let slot = &mut self.slots[usize::from(index)];
         (slot.chunk, slot.was_repeated) = (chunk.saturating_add(size), is_repeated);
         self.enter(index);
+        for index in core::mem::take(&mut self.waiting) {
+            self.make_due(index);
+        }
     }
 
     /// The sum of a chunk has come a second time. If it was sent again, that was in vain; otherwise the network has repeated the sum.
@@ -344,7 +388,7 @@ mod tests {
 
     #[test]
     fn a_slot_goes_on_when_its_sum_has_come_and_its_step_is_offered() {
-        let mut flight = Flight::new(3, 4, 8, 10, MIN_RTO);
+        let mut flight = Flight::new(3, 4, (8, VecDeque::new()), 10, MIN_RTO);
         let sent: Vec<_> = std::iter::from_fn(|| flight.next(Time::from_ticks(1))).collect();
         assert_eq!(sent, [(4, false), (5, false), (6, false)]);
         flight.complete(Time::from_ticks(2), 5);
@@ -352,7 +396,7 @@ mod tests {
         assert_eq!(flight.next(Time::from_ticks(2)), None, "chunk 8 is not offered");
         flight.complete(Time::from_ticks(3), 4);
         assert_eq!(flight.next(Time::from_ticks(3)), Some((7, false)));
-        flight.offer(10);
+        flight.offer(10, None);
         assert_eq!(flight.next(Time::from_ticks(4)), Some((8, false)));
         for chunk in [6, 7, 8, 9] {
             let _ = flight.next(Time::from_ticks(5));
@@ -363,8 +407,31 @@ mod tests {
     }
 
     #[test]
+    fn a_chunk_waits_for_the_exponent_of_its_block() {
+        let mut flight = Flight::new(4, 0, (0, VecDeque::new()), u64::MAX, MIN_RTO);
+        assert_eq!(flight.next(Time::from_ticks(1)), None);
+        // Two exponents, and two blocks: all four have room at once.
+        flight.offer(4, Some(Lead { chunks: 2..4, by: 2 }));
+        assert_eq!(flight_next(&mut flight, 1), [0, 1]);
+        flight.complete(Time::from_ticks(2), 1);
+        assert_eq!(flight_next(&mut flight, 2), [3]);
+        flight.complete(Time::from_ticks(3), 0);
+        assert_eq!(flight_next(&mut flight, 3), [2]);
+        // An attempt that begins where the exponents are there.
+        let leads = VecDeque::from([Lead { chunks: 2..4, by: 2 }]);
+        let mut flight = Flight::new(4, 1, (4, leads), u64::MAX, MIN_RTO);
+        assert_eq!(flight_next(&mut flight, 1), [1, 2]);
+        flight.complete(Time::from_ticks(2), 1);
+        assert_eq!(flight_next(&mut flight, 2), [3]);
+    }
+
+    fn flight_next(flight: &mut Flight, at: u64) -> Vec<u64> {
+        std::iter::from_fn(|| flight.next(Time::from_ticks(at))).map(|(chunk, _)| chunk).collect()
+    }
+
+    #[test]
     fn what_is_overtaken_or_late_is_sent_again_but_not_what_is_held() {
-        let mut flight = Flight::new(4, 0, 100, 100, MIN_RTO);
+        let mut flight = Flight::new(4, 0, (100, VecDeque::new()), 100, MIN_RTO);
         for at in 0..3 {
             let _ = flight.next(Time::from_ticks(at * 10));
         }
@@ -385,8 +452,8 @@ mod tests {
     #[test]
     fn a_fixed_timer_ignores_the_path_and_doubles_after_enough_timeouts() {
         let timer = FixedTimer { timeout: Span::from_ticks(1_000), threshold: 2 };
-        let mut flight =
-            Flight::new(3, 0, 100, 200, Span::from_ticks(10)).with_fixed_timer(Some(timer));
+        let mut flight = Flight::new(3, 0, (100, VecDeque::new()), 200, Span::from_ticks(10))
+            .with_fixed_timer(Some(timer));
         while flight.next(Time::from_ticks(0)).is_some() {}
         flight.complete(Time::from_ticks(40), 2);
         assert_eq!(flight.find_lost(Time::from_ticks(999)), 0, "it is not overtaken");
@@ -394,7 +461,7 @@ mod tests {
         assert_eq!(flight.next(Time::from_ticks(1_000)), Some((0, true)));
         assert_eq!(flight.timer(), Some(Time::from_ticks(3_000)), "two timeouts: doubled");
         // The next step begins with the first time again; it then takes four timeouts to double it.
-        flight.offer(200);
+        flight.offer(200, None);
         assert_eq!(flight.timer(), Some(Time::from_ticks(2_000)));
         assert_eq!(flight.find_lost(Time::from_ticks(2_000)), 1);
         assert_eq!(flight.next(Time::from_ticks(2_000)), Some((1, true)));
@@ -403,7 +470,7 @@ mod tests {
 
     #[test]
     fn a_timeout_that_is_shorter_than_the_path_grows_until_it_is_not() {
-        let mut flight = Flight::new(1, 0, 100, 100, MIN_RTO);
+        let mut flight = Flight::new(1, 0, (100, VecDeque::new()), 100, MIN_RTO);
         let _ = flight.next(Time::from_ticks(0));
         assert_eq!(flight.find_lost(Time::from_ticks(1_000)), 1);
         let _ = flight.next(Time::from_ticks(1_000));

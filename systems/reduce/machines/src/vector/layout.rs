@@ -3,6 +3,10 @@
 //! Chunk `c` of a step carries the exponent of block `c` and, if it is not one of the first, the elements of block `c - pool`, for which
 //! the sum of chunk `c - pool` has brought the exponent. So a step of floats has as many chunks more than blocks as the pool has slots.
 //! With integers, which have no exponents, chunk `c` is block `c`. Steps follow one another without a gap in the numbers.
+//!
+//! A job is *open* if each vector has a length and a format of its own, and there are as many as the workers like: [`Layout::of_vector`] is
+//! then the layout of one of them, and [`Part`] says where it is. One of floats with fewer blocks than slots has a chunk with an exponent
+//! for each block, and the chunk of a block waits for it.
 
 use core::ops::Range;
 
@@ -11,7 +15,7 @@ use rackweave_wire::reduce::{Format, Plan};
 /// The division of a job's vectors.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Layout {
-    /// The number of elements of a vector.
+    /// The number of elements of a vector; 0 in an open job.
     pub length: u64,
     /// The number of elements of a block.
     pub elements: u16,
@@ -19,7 +23,7 @@ pub struct Layout {
     pub pool: u16,
     /// What the elements are.
     pub format: Format,
-    /// The number of steps.
+    /// The number of steps; 0 in an open job.
     pub steps: u32,
     /// The number of workers.
     pub workers: u8,
@@ -44,6 +48,19 @@ impl Layout {
         Self { length, elements, pool, format, steps, workers }
     }
 
+    /// Whether each vector has a length and a format of its own, and their number is not fixed.
+    #[must_use]
+    pub const fn is_open(&self) -> bool {
+        self.steps == 0
+    }
+
+    /// Returns the layout of one vector of an open job.
+    #[must_use]
+    pub const fn of_vector(&self, length: u64, format: Format) -> Self {
+        let elements = self.elements * self.format.bytes() / format.bytes();
+        Self { length, format, elements, ..*self }
+    }
+
     /// Returns the number of blocks of a step.
     #[must_use]
     pub const fn blocks(&self) -> u32 {
@@ -52,9 +69,11 @@ impl Layout {
 
     /// The chunks at the start of a step that carry exponents only.
     const fn leading(&self) -> u64 {
+        let (blocks, pool) = (self.blocks() as u64, self.pool as u64);
         match self.format {
             Format::I64 => 0,
-            Format::BlockFloat => self.pool as u64,
+            Format::BlockFloat if blocks < pool => blocks,
+            Format::BlockFloat => pool,
         }
     }
 
@@ -64,10 +83,10 @@ impl Layout {
         self.blocks() as u64 + self.leading()
     }
 
-    /// Returns the number of chunks of all steps.
+    /// Returns the number of chunks of all steps; the largest number in an open job.
     #[must_use]
     pub const fn end(&self) -> u64 {
-        self.start(self.steps)
+        if self.is_open() { u64::MAX } else { self.start(self.steps) }
     }
 
     /// Returns the first chunk of a step.
@@ -77,16 +96,23 @@ impl Layout {
         (step as u64).saturating_mul(self.chunks())
     }
 
-    /// Returns the step of a chunk.
+    /// Returns the step of a chunk; 0 in an open job, whose steps only workers know.
     #[must_use]
     pub const fn step(&self, chunk: u64) -> u32 {
-        (chunk / self.chunks()) as u32
+        match chunk.checked_div(self.chunks()) {
+            Some(step) => step as u32,
+            None => 0,
+        }
     }
 
-    /// Returns what a chunk carries.
+    /// Returns what a chunk carries of a job that is not open.
     #[must_use]
     pub fn content(&self, chunk: u64) -> Content {
-        let (step, index) = (self.step(chunk), chunk % self.chunks());
+        let step = self.step(chunk);
+        self.content_at(step, chunk - self.start(step))
+    }
+
+    fn content_at(&self, step: u32, index: u64) -> Content {
         let block = index.checked_sub(self.leading()).map(|block| block as u32);
         let has_exponent = self.format == Format::BlockFloat && index < u64::from(self.blocks());
         Content { step, block, exponent_of: has_exponent.then_some(index as u32) }
@@ -102,9 +128,71 @@ impl Layout {
     }
 }
 
+/// The chunks of one vector.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Part {
+    /// The step.
+    pub step: u32,
+    /// The first chunk.
+    pub start: u64,
+    /// The division of this vector.
+    pub layout: Layout,
+}
+
+impl Part {
+    /// Returns the chunk after the last one.
+    #[must_use]
+    pub const fn end(&self) -> u64 {
+        self.start.saturating_add(self.layout.chunks())
+    }
+
+    /// Returns what a chunk carries that belongs to the vector.
+    #[must_use]
+    pub fn content(&self, chunk: u64) -> Option<Content> {
+        let index = chunk.checked_sub(self.start).filter(|_| chunk < self.end())?;
+        Some(self.layout.content_at(self.step, index))
+    }
+
+    /// Returns the chunks with elements, and by how much the exponent of a block is ahead of it, if these chunks must wait for it because
+    /// it is in another slot.
+    pub(super) fn lead(&self) -> Option<Lead> {
+        let by = self.layout.leading();
+        let must_wait = by > 0 && by < u64::from(self.layout.pool);
+        must_wait.then(|| Lead { chunks: self.start + by..self.end(), by })
+    }
+}
+
+/// Chunks that wait for another one with a lower number.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Lead {
+    pub(super) chunks: Range<u64>,
+    /// The difference of the numbers.
+    pub(super) by: u64,
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_short_vector_of_an_open_job_has_no_empty_chunks() {
+        let open = Layout { length: 0, steps: 0, elements: 2, format: Format::I64, ..FLOATS };
+        assert_eq!((open.is_open(), open.end(), open.step(7)), (true, u64::MAX, 0));
+        let layout = Layout { pool: 8, ..open }.of_vector(6, Format::BlockFloat);
+        let part = Part { step: 5, start: 100, layout };
+        assert_eq!((layout.elements, part.end()), (4, 104));
+        assert_eq!(part.lead(), Some(Lead { chunks: 102..104, by: 2 }));
+        let content = |block, exponent_of| Some(Content { step: 5, block, exponent_of });
+        let expected = [content(None, Some(0)), content(None, Some(1))];
+        assert_eq!([part.content(100), part.content(101)], expected);
+        assert_eq!(
+            [part.content(102), part.content(103)],
+            [content(Some(0), None), content(Some(1), None)]
+        );
+        assert_eq!((part.content(99), part.content(104)), (None, None));
+        let integers = Part { layout: open.of_vector(6, Format::I64), ..part };
+        assert_eq!((integers.end(), integers.lead()), (103, None));
+    }
 
     const FLOATS: Layout = Layout {
         length: 11,

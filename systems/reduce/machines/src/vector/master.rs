@@ -14,7 +14,7 @@ use rackweave_core::{HostId, Span, Time};
 use rackweave_wire::Id64;
 use rackweave_wire::reduce::{
     Body, Format, Header, MAX_POOL, MAX_WORKERS, OpenVector, PLAN_BYTES, Phase, Plan, Refusal,
-    Shape, done_payload,
+    Shape, done_payload, failed_payload,
 };
 
 use super::super::Failure;
@@ -26,11 +26,12 @@ use super::reservation::{Reservation, Step};
 /// The vectors of a job.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Vectors {
-    /// The number of elements. 0: length and format are those of the first worker that joins, and chunks have as many bytes as here.
+    /// The number of elements. 0: length and format are those of the first worker that joins, and chunks have as many bytes as here. In an
+    /// open job it is 0.
     pub length: u64,
     /// What they are.
     pub format: Format,
-    /// How many vectors are added up one after the other, at least 1.
+    /// How many vectors are added up one after the other. 0: the job is open, see [`super::layout`].
     pub steps: u32,
     /// The number of elements of a chunk. SwitchML has 64 or 256 integers of 32 bits.
     pub elements: u16,
@@ -154,6 +155,7 @@ pub struct Master {
     named: u64,
     digest: Option<u64>,
     is_committed: bool,
+    failure: Option<Failure>,
     reservation: Option<Reservation>,
     /// The aggregator that is asked next.
     next_aggregator: usize,
@@ -171,12 +173,14 @@ impl Master {
         let workers = config.members.workers.clamp(1, MAX_WORKERS);
         let members = membership::Config { workers, ..config.members };
         let Vectors { length, format, steps, elements, pool } = config.vectors;
-        let vectors = Vectors {
-            length,
-            format,
-            steps: steps.max(1),
-            elements: elements.clamp(1, format.max_elements()),
-            pool: pool.clamp(1, MAX_POOL),
+        let elements = elements.clamp(1, format.max_elements());
+        let pool = pool.clamp(1, MAX_POOL);
+        let vectors = if steps == 0 {
+            // The slots of integers have room for either format.
+            let elements = (elements * format.bytes() / Format::I64.bytes()).max(1);
+            Vectors { length: 0, format: Format::I64, steps, elements, pool }
+        } else {
+            Vectors { length, format, steps, elements, pool }
         };
         let config = Config { members, vectors, ..config };
         Self {
@@ -189,9 +193,10 @@ impl Master {
             named: 0,
             digest: None,
             is_committed: false,
+            failure: None,
             reservation: None,
             next_aggregator: 0,
-            adopts: length == 0,
+            adopts: length == 0 && steps > 0,
             events: VecDeque::new(),
             closes: 0,
             stale: 0,
@@ -279,7 +284,7 @@ impl Master {
 
     fn fail(&mut self, now: Time, failure: Failure) {
         if !self.has_ended() {
-            self.phase = Phase::Failed;
+            (self.phase, self.failure) = (Phase::Failed, Some(failure));
             self.members.change();
             self.members.fail(now);
             self.closes = if self.reservation.is_some() { 2 } else { 0 };
@@ -307,7 +312,7 @@ impl Master {
             return self.name(now, from, header.worker, version, digest.get());
         }
         if header.body == Body::Close {
-            return self.leave(from, header.worker);
+            return self.leave(now, from, header.worker);
         }
         let is_current = header.attempt == self.attempt;
         match &mut self.reservation {
@@ -334,7 +339,7 @@ impl Master {
             return;
         }
         let vectors = self.config.vectors;
-        let is_first = vectors.length == 0;
+        let is_first = vectors.length == 0 && self.adopts;
         if !is_first && (vectors.length, vectors.format) != (length, format) {
             // A worker repeats its message until it has the answer; one event suffices.
             let event = Event::OtherVector { worker: number, length, format };
@@ -357,6 +362,10 @@ impl Master {
         }
         if arrival == Some(Arrival::Replaced) && !self.has_ended() {
             self.lows[usize::from(number)] = None;
+            if self.is_open() && self.layout.is_some() {
+                // Nobody knows where the chunks of its next vector begin.
+                return self.fail(now, Failure::WorkerLeft { worker: number });
+            }
             // Its result may be another file.
             self.named &= !(1 << number);
             self.events.push_back(Event::Replaced { worker: number });
@@ -370,14 +379,28 @@ impl Master {
         }
     }
 
+    /// Whether the job is open.
+    const fn is_open(&self) -> bool {
+        self.config.vectors.steps == 0
+    }
+
     /// A worker ends before the job does.
-    fn leave(&mut self, from: HostId, number: u8) {
+    fn leave(&mut self, now: Time, from: HostId, number: u8) {
         if self.has_ended() {
             self.stale += u64::from(self.members.member(number, from).is_none());
             return;
         }
         match self.members.leave(from, number, self.reservation.is_some()) {
             Leaving::Left => {
+                let is_ready = self.lows[usize::from(number)] == Some(u64::MAX);
+                if self.is_open() && self.layout.is_some() {
+                    self.events.push_back(Event::Left { worker: number });
+                    // No other process can take its place. One that has no further vector is not missed for now.
+                    if !is_ready {
+                        self.fail(now, Failure::WorkerLeft { worker: number });
+                    }
+                    return;
+                }
                 // It takes back that it is ready for the commit.
                 self.lows[usize::from(number)] = None;
                 self.events.push_back(Event::Left { worker: number });
@@ -449,7 +472,10 @@ impl Master {
     /// The number of chunks in flight: that of the first attempt, since chunks are numbered by it.
     fn pool(&self) -> u16 {
         let Vectors { length, elements, pool, .. } = self.config.vectors;
-        let blocks = length.div_ceil(u64::from(elements)).min(u64::from(pool));
+        let blocks = match length {
+            0 => u64::from(pool),
+            _ => length.div_ceil(u64::from(elements)).min(u64::from(pool)),
+        };
         self.layout.map_or(blocks as u16, |layout| layout.pool)
     }
 
@@ -605,6 +631,11 @@ impl Master {
                 Plan { aggregator, first, length, steps, pool, elements, format, workers }.encode()
             }
             _ if self.phase == Phase::Done => done_payload(self.digest.unwrap_or(0)),
+            _ if self.phase == Phase::Failed => failed_payload(match self.failure {
+                Some(Failure::WorkerSilent { worker }) => Some((worker, false)),
+                Some(Failure::WorkerLeft { worker }) => Some((worker, true)),
+                _ => None,
+            }),
             _ => vec![0; PLAN_BYTES as usize],
         }
     }

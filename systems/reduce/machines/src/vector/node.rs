@@ -94,21 +94,31 @@ impl WorkerSide {
     /// step as it did before, as others may have its sums.
     ///
     /// # Panics
-    /// If the vector is not of the configured length and format.
+    /// If the vector is not of the configured length and format. In an open job, if it is empty.
     pub fn offer(&mut self, step: u32, vector: Values) {
-        let config = self.worker.config();
-        let is_right = vector.len() as u64 == config.length && vector.format() == config.format;
-        assert!(is_right, "the vector is what the worker was configured for");
-        let Some(layout) = self.worker.layout() else { return };
-        let exponents = vector.exponents(layout);
+        let worker::Config { length, format, .. } = *self.worker.config();
+        let (found, found_format) = (vector.len() as u64, vector.format());
+        if length == 0 {
+            assert!(found > 0, "a vector has at least one element");
+            if (self.sums.len() as u64, self.sums.format()) != (found, found_format) {
+                self.sums = Values::zeros(found_format, vector.len());
+            }
+        } else {
+            let is_right = (found, found_format) == (length, format);
+            assert!(is_right, "the vector is what the worker was configured for");
+        }
+        let Some(layout) = self.worker.layout_for(found, found_format) else { return };
+        let exponents = vector.exponents(&layout);
         self.vectors[step as usize % 2] = Some(vector);
-        self.worker.offer(step, exponents);
+        self.worker.offer(step, layout, exponents);
     }
 
     /// Handles a message with its payload.
     pub fn handle(&mut self, now: Time, from: HostId, header: &reduce::Header, payload: &[u8]) {
         let stored = self.worker.handle(now, from, header, payload);
-        if let (Some(elements), Some(layout)) = (stored, self.worker.layout()) {
+        if let Some(elements) = stored
+            && let Some(layout) = self.worker.layout_of(elements.step)
+        {
             self.sums.store(layout, elements.block, elements.exponent, payload);
         }
         self.events();
@@ -144,12 +154,14 @@ impl WorkerSide {
     pub fn poll(&mut self, now: Time) -> Option<(HostId, reduce::Header, &[u8])> {
         let message = self.worker.poll(now)?;
         self.payload.clear();
-        if let (Some(elements), Some(layout)) = (message.elements, self.worker.layout()) {
-            let vector = self.vectors[elements.step as usize % 2].as_ref();
-            let encode = |vector: &Values| {
+        if let Some(elements) = message.elements {
+            if let Some(layout) = self.worker.layout_of(elements.step)
+                && let Some(vector) = &self.vectors[elements.step as usize % 2]
+            {
                 vector.encode(layout, elements.block, elements.exponent, &mut self.payload);
-            };
-            vector.map(encode);
+            }
+            // Everybody has had the sums of a vector that is kept no longer.
+            self.payload.resize(message.header.payload_len() as usize, 0);
         }
         if matches!(message.header.body, Body::JoinVector { .. }) {
             let &worker::Config { length, format, .. } = self.worker.config();

@@ -4,14 +4,18 @@
 //! one has come, so the pool is the window (`docs/protocols/ordc.md#switchml`). What is lost is repeated by slot, after a timeout that follows the
 //! round-trip time, or when later chunks are complete.
 
+use std::collections::VecDeque;
+
 use rackweave_core::{Bitmap, HostId, Span, Time};
 use rackweave_wire::Id64;
-use rackweave_wire::reduce::{Body, Chunk, Format, Header, Phase, Plan, digest_of_done};
+use rackweave_wire::reduce::{
+    Body, Chunk, Format, Header, Phase, Plan, digest_of_done, gone_of_failed,
+};
 
 use super::super::Failure;
 use super::super::membership::{Place, Silence};
 use super::flight::Flight;
-use super::layout::Layout;
+use super::layout::{Layout, Part};
 
 /// How a worker behaves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -24,9 +28,9 @@ pub struct Config {
     pub master: HostId,
     /// A random number of this life of the worker.
     pub instance: u32,
-    /// The number of elements of its vectors.
+    /// The number of elements of its vectors; 0 in an open job, see [`super::layout`].
     pub length: u64,
-    /// What they are.
+    /// What they are; [`Format::I64`] in an open job.
     pub format: Format,
     /// A digest of its vectors, which a process that takes its place must have too; 0 if it is not known.
     pub digest: u64,
@@ -87,7 +91,8 @@ impl FixedTimer {
 pub enum Event {
     /// All workers are there: how vectors are divided.
     Planned(Layout),
-    /// The driver must call [`Worker::offer`] with the vector of this step. It must keep that of the step before.
+    /// The driver must call [`Worker::offer`] with the vector of this step, or in an open job [`Worker::release`] if there is none. It must
+    /// keep that of the step before.
     Wanted {
         /// The step.
         step: u32,
@@ -144,7 +149,9 @@ pub struct Counters {
 
 /// What is known of a step whose vector the driver has.
 #[derive(Clone, Debug, Default)]
-struct Exponents {
+struct Offered {
+    /// Its chunks.
+    part: Option<Part>,
     /// The exponents of the worker's own blocks.
     own: Vec<u8>,
     /// Those over all workers, as far as they are known.
@@ -163,12 +170,15 @@ pub struct Worker {
     flight: Option<Flight>,
     /// The first step whose sums are not complete.
     step: u32,
-    /// Steps below have been offered.
+    /// Steps below have been offered, and the chunk that follows them.
     offered: u32,
+    offered_end: u64,
     /// Chunks of the present step whose sums are there.
     received: Bitmap,
     /// The step that is being summed and the one before, by number modulo 2.
-    exponents: [Exponents; 2],
+    vectors: [Offered; 2],
+    /// Their chunks, and those of vectors before them as long as a slot has one of their chunks.
+    parts: VecDeque<Part>,
     is_progress_due: bool,
     /// Since the aggregator was heard last, or nothing was outstanding.
     answered: Silence,
@@ -204,8 +214,10 @@ impl Worker {
             flight: None,
             step: 0,
             offered: 0,
+            offered_end: 0,
             received: Bitmap::default(),
-            exponents: [Exponents::default(), Exponents::default()],
+            vectors: [Offered::default(), Offered::default()],
+            parts: VecDeque::new(),
             is_progress_due: false,
             answered: Silence::since(now),
             events: Vec::new(),
@@ -240,6 +252,19 @@ impl Worker {
         self.layout.as_ref()
     }
 
+    /// Returns how the vector of a step is divided that was offered last or before that.
+    #[must_use]
+    pub fn layout_of(&self, step: u32) -> Option<&Layout> {
+        Some(&self.offered_at(step)?.part.as_ref()?.layout)
+    }
+
+    /// Returns how a vector of this length and format would be divided.
+    #[must_use]
+    pub fn layout_for(&self, length: u64, format: Format) -> Option<Layout> {
+        let layout = self.layout?;
+        Some(if layout.is_open() { layout.of_vector(length, format) } else { layout })
+    }
+
     /// Returns the first step whose sums are not complete.
     #[must_use]
     pub const fn step(&self) -> u32 {
@@ -264,7 +289,8 @@ impl Worker {
         self.missing
     }
 
-    /// The worker is prepared: it has used its last sum, and its result is whole; see [`Config::holds_end`].
+    /// The worker is prepared: it has used its last sum, and its result is whole; see [`Config::holds_end`]. In an open job it has no
+    /// further vector; the job is complete when no worker has.
     pub const fn release(&mut self) {
         (self.is_released, self.is_progress_due) = (true, self.state.is_some());
     }
@@ -288,6 +314,7 @@ impl Worker {
     /// The first chunk whose sum the master is to know as missing here.
     fn reported(&self) -> u64 {
         match self.layout {
+            Some(layout) if layout.is_open() && self.is_released => layout.end(),
             Some(layout) if self.config.holds_end && !self.is_released => {
                 self.low().min(layout.end() - 1)
             }
@@ -300,13 +327,15 @@ impl Worker {
         self.give_up(Failure::Interrupted);
     }
 
-    /// The driver has the vector of a step that [`Event::Wanted`] has asked for. `exponents` are those of its blocks
-    /// ([`super::block_float::exponent_of`]); none with integers.
+    /// The driver has the vector of a step that [`Event::Wanted`] has asked for. `layout` is [`Worker::layout_for`] its length and format, and
+    /// `exponents` are those of its blocks ([`super::block_float::exponent_of`]); none with integers.
     ///
     /// # Panics
     /// If there is not one exponent for each block of floats, or if the step is not the one that was asked for.
-    pub fn offer(&mut self, step: u32, exponents: Vec<u8>) {
-        let Some(layout) = self.layout else { return };
+    pub fn offer(&mut self, step: u32, layout: Layout, exponents: Vec<u8>) {
+        if self.layout.is_none() {
+            return;
+        }
         assert_eq!(step, self.offered, "steps are offered in order");
         let blocks = match layout.format {
             Format::I64 => 0,
@@ -314,11 +343,31 @@ impl Worker {
         };
         assert_eq!(exponents.len(), blocks, "one exponent for each block");
         let of_all = vec![0; blocks];
-        self.exponents[step as usize % 2] = Exponents { own: exponents, of_all };
-        self.offered = step + 1;
-        if let Some(flight) = &mut self.flight {
-            flight.offer(layout.start(self.offered));
+        let part = Part { step, start: self.offered_end, layout };
+        self.vectors[step as usize % 2] = Offered { part: Some(part), own: exponents, of_all };
+        (self.offered, self.offered_end) = (step + 1, part.end());
+        self.received = Bitmap::new(layout.chunks());
+        let first = self.flight.as_ref().map_or(u64::MAX, Flight::first);
+        // All workers have the sums of the vector before the last one, but its chunks may have to be sent once more all the same.
+        while self.parts.len() > 1 && self.parts.front().is_some_and(|part| part.end() <= first) {
+            self.parts.pop_front();
         }
+        self.parts.push_back(part);
+        if let Some(flight) = &mut self.flight {
+            flight.offer(self.offered_end, part.lead());
+        }
+    }
+
+    /// Returns the vector to which a chunk belongs.
+    fn part_of(&self, chunk: u64) -> Option<Part> {
+        let is_before = |part: &Part| part.end() <= chunk;
+        self.parts.get(self.parts.partition_point(is_before)).copied()
+    }
+
+    /// Returns what is kept of a vector.
+    fn offered_at(&self, step: u32) -> Option<&Offered> {
+        let is_it = |part: &Part| part.step == step;
+        self.vectors.get(step as usize % 2).filter(|it| it.part.as_ref().is_some_and(is_it))
     }
 
     /// Handles a message, and returns the elements that its payload has, if the driver is to store them. Any field may be wrong or
@@ -439,7 +488,14 @@ impl Worker {
             (Phase::Failed, _) => {
                 self.is_over = true;
                 self.flight = None;
-                self.events.push(Event::Failed(Failure::Refused));
+                // In other jobs the master's output names it, with its address.
+                let is_open = self.config.length == 0;
+                let failure = match gone_of_failed(payload).filter(|_| is_open) {
+                    Some((worker, false)) => Failure::WorkerSilent { worker },
+                    Some((worker, true)) => Failure::WorkerLeft { worker },
+                    None => Failure::Refused,
+                };
+                self.events.push(Event::Failed(failure));
             }
             (Phase::Run, Some(plan)) => self.begin(now, &plan),
             // Another attempt is being prepared: what is under way belongs to none.
@@ -457,12 +513,22 @@ impl Worker {
     fn can_begin(&self, plan: &Plan) -> bool {
         let layout = Layout::of(plan);
         let is_inside = plan.first < layout.end() || self.step == layout.steps;
+        if layout.is_open() && plan.first == layout.end() {
+            // No worker has a further vector.
+            return self.layout == Some(layout) && self.is_released;
+        }
         match self.layout {
             None => is_inside,
             Some(known) => {
-                known == layout
-                    && plan.first <= self.low()
-                    && layout.step(plan.first).saturating_add(2) > self.step
+                let is_kept = if layout.is_open() {
+                    let mut parts = self.parts.iter();
+                    let first = parts.find(|part| part.step.saturating_add(2) > self.step);
+                    let first = first.map(|part| part.start);
+                    plan.first >= first.unwrap_or(self.offered_end)
+                } else {
+                    layout.step(plan.first).saturating_add(2) > self.step
+                };
+                known == layout && plan.first <= self.low() && is_kept
             }
         }
     }
@@ -490,11 +556,11 @@ impl Worker {
             // A worker that replaces another one begins at the step of the others.
             let step = layout.step(plan.first);
             (self.layout, self.step, self.offered) = (Some(layout), step, step);
-            self.received = Bitmap::new(layout.chunks());
+            self.offered_end = layout.start(step);
             self.events.push(Event::Planned(layout));
             self.events.push(Event::Wanted { step });
         }
-        let offered = layout.start(self.offered);
+        let offered = (self.offered_end, self.parts.iter().filter_map(Part::lead).collect());
         let Config { min_rto, fixed_timer, .. } = self.config;
         let flight = Flight::new(layout.pool, plan.first, offered, layout.end(), min_rto);
         self.flight = Some(flight.with_fixed_timer(fixed_timer));
@@ -503,13 +569,20 @@ impl Worker {
     /// The first chunk whose sum is not here.
     fn low(&self) -> u64 {
         let missing = self.received.next_missing(0).unwrap_or(self.received.size());
-        self.layout.map_or(0, |layout| layout.start(self.step) + missing)
+        let part = self.parts.iter().find(|part| part.step == self.step);
+        part.map_or(self.offered_end, |part| part.start + missing)
     }
 
     fn handle_sum(&mut self, now: Time, chunk: &Chunk, payload: &[u8]) -> Option<Elements> {
-        let (layout, number) = (self.layout?, chunk.number.get());
-        let flight = self.flight.as_mut()?;
-        let content = layout.content(number);
+        let number = chunk.number.get();
+        let Some((part, content)) =
+            self.part_of(number).and_then(|part| Some((part, part.content(number)?)))
+        else {
+            // An answer of a vector that is long over says that the timeout was too short.
+            self.flight.as_mut()?.come_again(now, number);
+            return None;
+        };
+        let (layout, flight) = (part.layout, self.flight.as_mut()?);
         let count = content.block.map_or(0, |block| layout.range(block).len());
         if usize::from(chunk.count) != count
             || chunk.format != layout.format
@@ -526,33 +599,33 @@ impl Worker {
         self.counters.timeouts += late;
         self.missing = 0;
         self.hear_aggregator(now);
-        let exponents = &mut self.exponents[content.step as usize % 2];
+        let vector = &mut self.vectors[content.step as usize % 2];
         if let Some(block) = content.exponent_of
-            && let Some(of_all) = exponents.of_all.get_mut(block as usize)
+            && vector.part == Some(part)
+            && let Some(of_all) = vector.of_all.get_mut(block as usize)
         {
             *of_all = chunk.exponent;
         }
         // Other workers may need what this one has had in an earlier attempt.
-        if content.step != self.step || !self.received.insert(number - layout.start(self.step)) {
+        if content.step != self.step || !self.received.insert(number - part.start) {
             return None;
         }
         if self.received.is_full() {
-            self.finish_step(&layout);
+            self.finish_step();
         }
         let (step, block) = (content.step, content.block?);
-        let exponents = &self.exponents[step as usize % 2];
-        let exponent = exponents.of_all.get(block as usize).copied().unwrap_or(0);
+        let vector = &self.vectors[step as usize % 2];
+        let exponent = vector.of_all.get(block as usize).copied().unwrap_or(0);
         Some(Elements { step, block, exponent })
     }
 
-    fn finish_step(&mut self, layout: &Layout) {
+    fn finish_step(&mut self) {
         self.events.push(Event::Summed { step: self.step });
         self.step += 1;
-        if self.step < layout.steps {
-            self.received = Bitmap::new(layout.chunks());
+        self.received = Bitmap::default();
+        if self.layout.is_some_and(|layout| layout.is_open() || self.step < layout.steps) {
             self.events.push(Event::Wanted { step: self.step });
         } else {
-            self.received = Bitmap::default();
             self.is_progress_due = true;
         }
     }
@@ -636,21 +709,24 @@ impl Worker {
             let header = self.place.header(Body::VectorProgress { version, low, is_known });
             return Some(Outgoing { to: master, header, elements: None });
         }
-        let (layout, flight) = (self.layout?, self.flight.as_mut()?);
+        let flight = self.flight.as_mut()?;
         if flight.is_empty() {
             self.answered.hear(now);
         }
         let (number, is_repeated) = flight.next(now)?;
+        let part = self.part_of(number)?;
+        let (layout, content) = (part.layout, part.content(number)?);
         self.counters.chunks += 1;
         self.counters.retransmitted += u64::from(is_repeated);
-        let content = layout.content(number);
-        let exponents = &self.exponents[content.step as usize % 2];
+        let vector = self.offered_at(content.step);
+        let (own, of_all): (&[u8], &[u8]) =
+            vector.map_or((&[], &[]), |vector| (&vector.own, &vector.of_all));
         let of = |all: &[u8], block: u32| all.get(block as usize).copied().unwrap_or(0);
-        let exponent = content.exponent_of.map_or(0, |block| of(&exponents.own, block));
+        let exponent = content.exponent_of.map_or(0, |block| of(own, block));
         let elements = content.block.map(|block| Elements {
             step: content.step,
             block,
-            exponent: of(&exponents.of_all, block),
+            exponent: of(of_all, block),
         });
         let count = content.block.map_or(0, |block| layout.range(block).len()) as u16;
         let number = Id64::new(number);

@@ -1,22 +1,17 @@
 //! A worker's place in a group.
 
 use std::net::SocketAddr;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::thread::JoinHandle;
-use std::time::Duration;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 
-use rackweave_aggregation::Failure;
-use rackweave_aggregation::vector::node::{VectorNode, WorkerSide};
-use rackweave_aggregation::vector::worker::{Config, Event};
-use rackweave_core::{HostId, Span, Time};
-use rackweave_linux::random;
+use rackweave_core::Span;
+use rackweave_wire::reduce::Shape;
 
-use super::{Element, NO_HOST, digest_of};
+use super::link::Seat;
+use super::{Element, digest_of};
 use crate::ReduceError;
-use crate::members::{Awaiting, Waits};
-use crate::net::Net;
-use crate::worker::{MasterAt, WorkerConfig, explain};
+use crate::members::Waits;
+use crate::worker::{MasterAt, WorkerConfig};
 
 /// The configuration of a worker of a group.
 #[derive(Clone, Copy, Debug)]
@@ -95,166 +90,19 @@ pub struct AllReduceReport {
 /// # Ok::<(), rackweave_reduce::ReduceError>(())
 /// ```
 pub struct AllReduce<T: Element> {
-    link: Arc<Mutex<Link>>,
-    config: AllReduceConfig,
-    stop: Arc<AtomicBool>,
+    seat: Seat,
     length: usize,
     steps: u32,
-    step: u32,
-    keeper: Option<(Arc<AtomicBool>, JoinHandle<()>)>,
     elements: std::marker::PhantomData<T>,
-}
-
-/// The socket of a worker and its machine.
-struct Link {
-    net: Net,
-    node: VectorNode,
-    master: HostId,
-    /// The step whose vector is wanted, and the first step without a sum.
-    wanted: Option<u32>,
-    summed: u32,
-    /// Whether all workers are prepared.
-    committed: bool,
-    /// Why the keeper has ended.
-    broken: Option<ReduceError>,
-}
-
-/// The shortest retransmission timeout: longer than a process waits for a processor that others use too. It is SwitchML's
-/// (`docs/protocols/ordc.md#switchml`); chunks that others have overtaken are noticed earlier.
-const MIN_RTO: Span = Span::from_ms(10);
-
-/// How often the master is answered between calls: it repeats what is not answered after 20 ms at the earliest.
-const KEEP: Duration = Duration::from_millis(10);
-
-impl Link {
-    fn side(&mut self) -> Option<&mut WorkerSide> {
-        self.node.worker_mut()
-    }
-
-    /// One turn, without a wait. Returns when the next one is due.
-    fn turn(&mut self) -> Result<Option<Time>, ReduceError> {
-        let due = self.net.turn(&mut self.node)?;
-        while let Some(event) = self.side().and_then(WorkerSide::poll_event) {
-            match event {
-                Event::Wanted { step } => self.wanted = Some(step),
-                Event::Summed { step } => self.summed = step + 1,
-                Event::Committed => self.committed = true,
-                Event::Planned(_) | Event::Complete | Event::Failed(_) => {}
-            }
-        }
-        Ok(due)
-    }
-
-    fn outcome(&self) -> Option<Result<(), Failure>> {
-        self.node.worker().and_then(WorkerSide::outcome)
-    }
-
-    /// Takes turns until `is_there`, or the job ends.
-    fn run(
-        &mut self,
-        config: &AllReduceConfig,
-        stop: &AtomicBool,
-        mut is_there: impl FnMut(&mut Self) -> bool,
-    ) -> Result<(), ReduceError> {
-        if let Some(broken) = self.broken.take() {
-            return Err(broken);
-        }
-        let began = self.net.now();
-        let limit = config.sum_within.map_or(Time::MAX, |within| began.saturating_add(within));
-        loop {
-            let due = self.turn()?;
-            if is_there(self) {
-                return Ok(());
-            }
-            match self.outcome() {
-                Some(Err(failure)) => {
-                    // The master is informed that the worker ends.
-                    self.turn()?;
-                    let Config { length, format, .. } = *match self.node.worker() {
-                        Some(side) => side.machine().config(),
-                        None => return Err(ReduceError::Failed(failure)),
-                    };
-                    if let Failure::OtherVector { length: theirs, format: their_format } = failure {
-                        return Err(ReduceError::OtherVector {
-                            master: self.net.numbers.name(self.master),
-                            theirs,
-                            their_format,
-                            ours: length,
-                            our_format: format,
-                        });
-                    }
-                    let (job, number) = (config.job, config.number);
-                    let (net, master) = (&self.net, self.master);
-                    return Err(explain(failure, job, number, config.patience, net, master));
-                }
-                Some(Ok(())) => {
-                    self.acknowledge()?;
-                    let digest = self.node.worker().and_then(|side| side.machine().digest());
-                    return Err(ReduceError::Over { digest });
-                }
-                None => {}
-            }
-            if stop.load(Ordering::Relaxed) {
-                self.leave()?;
-                return Err(ReduceError::Interrupted);
-            }
-            if self.net.now() >= limit {
-                let workers = self.node.worker().map_or(0, |side| side.machine().missing());
-                self.leave()?;
-                let within = config.sum_within.unwrap_or_default();
-                return Err(ReduceError::NoSum { within, workers });
-            }
-            self.net.wait_for_turn(due)?;
-        }
-    }
-
-    /// Informs the master that the worker knows of the end.
-    fn acknowledge(&mut self) -> Result<(), ReduceError> {
-        if let Some(side) = self.side() {
-            side.acknowledge();
-        }
-        self.turn()?;
-        Ok(())
-    }
-
-    /// Informs the master that the worker ends.
-    fn leave(&mut self) -> Result<(), ReduceError> {
-        if let Some(side) = self.side() {
-            side.leave();
-        }
-        self.turn()?;
-        Ok(())
-    }
-}
-
-fn locked(link: &Mutex<Link>) -> MutexGuard<'_, Link> {
-    link.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-/// Answers the master while nobody calls.
-fn keep(link: &Mutex<Link>, is_over: &AtomicBool) {
-    while !is_over.load(Ordering::Relaxed) {
-        // A call takes turns itself.
-        if let Ok(mut link) = link.try_lock() {
-            if link.broken.is_some() {
-                return;
-            }
-            if let Err(error) = link.turn() {
-                link.broken = Some(error);
-                return;
-            }
-        }
-        std::thread::park_timeout(KEEP);
-    }
 }
 
 impl<T: Element> std::fmt::Debug for AllReduce<T> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let Self { config, length, step, steps, .. } = self;
+        let Self { seat, length, steps, .. } = self;
         f.debug_struct("AllReduce")
-            .field("config", config)
+            .field("config", &seat.config)
             .field("length", length)
-            .field("step", step)
+            .field("step", &seat.step)
             .field("steps", steps)
             .finish_non_exhaustive()
     }
@@ -287,44 +135,11 @@ impl<T: Element> AllReduce<T> {
         if length == 0 {
             return Err(ReduceError::Config("a vector has at least one element".to_owned()));
         }
-        let (mut net, master) = Net::worker(config.master)?;
-        let host = match config.master {
-            MasterAt::Udp { .. } => NO_HOST,
-            MasterAt::Overlay { me, .. } => me,
-        };
-        let machine = Config {
-            length: length as u64,
-            format: T::FORMAT,
-            digest: config.digest,
-            holds_end: true,
-            min_rto: MIN_RTO,
-            give_up: config.patience,
-            ..Config::new(config.job, config.number, master, random() as u32)
-        };
-        let side = WorkerSide::new(machine, net.now());
-        let node = VectorNode::new(host).with_worker(side);
-        let (wanted, summed, committed, broken) = (None, 0, false, None);
-        let mut link = Link { net, node, master, wanted, summed, committed, broken };
-        let unlimited = AllReduceConfig { sum_within: None, ..config };
-        let mut awaiting = Awaiting::new(link.net.now());
-        link.run(&unlimited, &stop, |link| {
-            let is_taken = link.node.worker().is_some_and(|side| side.machine().is_taken());
-            let waits = if is_taken { Waits::Workers } else { Waits::Master };
-            if let Some(waits) = awaiting.due(link.net.now(), Some(waits)) {
-                report(waits);
-            }
-            link.wanted.is_some()
-        })?;
-        let layout = link.node.worker().and_then(|side| side.machine().layout());
+        let shape = Shape { length: length as u64, format: T::FORMAT };
+        let seat = Seat::take(config, shape, stop, report)?;
+        let layout = seat.link().node.worker().and_then(|side| side.machine().layout().copied());
         let steps = layout.map_or(0, |layout| layout.steps);
-        let step = link.wanted.unwrap_or(0);
-        link.summed = step;
-        let link = Arc::new(Mutex::new(link));
-        let is_over = Arc::new(AtomicBool::new(false));
-        let (kept, flag) = (Arc::clone(&link), Arc::clone(&is_over));
-        let keeper = std::thread::spawn(move || keep(&kept, &flag));
-        let (keeper, elements) = (Some((is_over, keeper)), std::marker::PhantomData);
-        Ok(Self { link, config, stop, length, steps, step, keeper, elements })
+        Ok(Self { seat, length, steps, elements: std::marker::PhantomData })
     }
 
     /// Returns the number of vectors that the group adds up.
@@ -337,7 +152,7 @@ impl<T: Element> AllReduce<T> {
     /// is that of the other workers' present one. It must be the same as the former process had.
     #[must_use]
     pub const fn step(&self) -> u32 {
-        self.step
+        self.seat.step
     }
 
     /// Replaces a vector by the sum of the vectors of all workers: the same bits at each of them.
@@ -353,36 +168,16 @@ impl<T: Element> AllReduce<T> {
                 "the vectors of the group have {length} elements, and this one has {found}"
             )));
         }
-        if self.step >= steps {
+        if self.seat.step >= steps {
             return Err(ReduceError::Config(format!("the group adds up {steps} vectors only")));
         }
-        let mut link = locked(&self.link);
-        let step = self.step;
-        link.run(&self.config, &self.stop, |link| link.wanted == Some(step))?;
-        if let Some(side) = link.side() {
-            side.offer(step, T::values(vector));
-        }
-        link.run(&self.config, &self.stop, |link| link.summed > step)?;
-        if let Some(side) = link.node.worker() {
-            T::copy(side.sums(), vector);
-        }
-        self.step += 1;
-        Ok(())
+        self.seat.allreduce(vector)
     }
 
     /// Returns what the worker has done so far.
     #[must_use]
     pub fn report(&self) -> AllReduceReport {
-        let link = locked(&self.link);
-        let counters = link.node.worker().map(|side| *side.machine().counters());
-        let counters = counters.unwrap_or_default();
-        AllReduceReport {
-            steps: self.step,
-            chunks: counters.chunks,
-            retransmitted: counters.retransmitted,
-            restarts: counters.restarts,
-            received_bytes: link.net.traffic.received_bytes,
-        }
+        self.seat.report()
     }
 
     /// Says that this worker is prepared, and waits until all workers have said so: its results are whole and safe, and nobody has
@@ -392,17 +187,16 @@ impl<T: Element> AllReduce<T> {
     /// # Errors
     /// See [`ReduceError`]; [`ReduceError::Config`] if there are vectors left.
     pub fn commit(&mut self) -> Result<(), ReduceError> {
-        let (step, steps) = (self.step, self.steps);
+        let (step, steps) = (self.seat.step, self.steps);
         if step < steps {
             let why = format!("the group adds up {steps} vectors, and {step} have been added up");
             return Err(ReduceError::Config(why));
         }
-        let mut link = locked(&self.link);
+        let mut link = self.seat.link();
         if let Some(side) = link.side() {
             side.release();
         }
-        let unlimited = AllReduceConfig { sum_within: None, ..self.config };
-        link.run(&unlimited, &self.stop, |link| link.committed)
+        link.run(&self.seat.unlimited(), &self.seat.stop, |link| link.committed)
     }
 
     /// Says that this worker's results have their names, and waits until all workers have said so; commits before, if
@@ -424,36 +218,20 @@ impl<T: Element> AllReduce<T> {
         mut self,
         last: impl FnOnce(AllReduceReport) -> R,
     ) -> Result<R, ReduceError> {
-        if !locked(&self.link).committed {
+        if !self.seat.link().committed {
             self.commit()?;
         }
-        let mut link = locked(&self.link);
+        let mut link = self.seat.link();
         if let Some(side) = link.side() {
             let digest = digest_of(side.sums());
             side.name(digest);
         }
-        let unlimited = AllReduceConfig { sum_within: None, ..self.config };
-        link.run(&unlimited, &self.stop, |link| link.outcome() == Some(Ok(())))?;
+        let (unlimited, stop) = (self.seat.unlimited(), &self.seat.stop);
+        link.run(&unlimited, stop, |link| link.outcome() == Some(Ok(())))?;
         drop(link);
         let result = last(self.report());
         // The master hears of it.
         drop(self);
         Ok(result)
-    }
-}
-
-impl<T: Element> Drop for AllReduce<T> {
-    fn drop(&mut self) {
-        if let Some((is_over, keeper)) = self.keeper.take() {
-            is_over.store(true, Ordering::Relaxed);
-            keeper.thread().unpark();
-            let _ = keeper.join();
-        }
-        let mut link = locked(&self.link);
-        // The master notices a worker's silence if it cannot be informed.
-        let _ = match link.outcome() {
-            None => link.leave(),
-            Some(_) => link.acknowledge(),
-        };
     }
 }

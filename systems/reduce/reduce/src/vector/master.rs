@@ -28,7 +28,7 @@ pub struct VectorMasterConfig {
     pub workers: u8,
     /// What the vectors are; `None`: as those of the first worker that joins.
     pub shape: Option<Shape>,
-    /// How many vectors are added up one after the other.
+    /// How many vectors are added up one after the other. 0: the job is open, and its workers are [`OpenGroup`](super::OpenGroup)s.
     pub steps: u32,
     /// The switch that adds up; `None`: this host does. Its number is that of [`rackweave_wire::reduce::number_of`].
     pub switch: Option<HostId>,
@@ -166,8 +166,8 @@ impl VectorMaster {
         if !(1..=MAX_WORKERS).contains(&workers) {
             return wrong(format!("a job has 1 to {MAX_WORKERS} workers"));
         }
-        if steps == 0 {
-            return wrong("a job adds up at least one vector".to_owned());
+        if steps == 0 && config.shape.is_some() {
+            return wrong("vectors of an open job have no common length".to_owned());
         }
         if !(8..=MAX_CHUNK_BYTES).contains(&chunk_bytes) {
             return wrong(format!("a chunk has 8 to {MAX_CHUNK_BYTES} bytes"));
@@ -282,7 +282,7 @@ fn node(config: &VectorMasterConfig, host: HostId, now: Time) -> VectorNode {
     let secrets = random();
     let mut machine = Config {
         aggregators,
-        commits: true,
+        commits: steps > 0,
         ..Config::new(job, workers, vectors, secrets as u64, (secrets >> 64) as u64)
     };
     machine.members.give_up = config.patience;

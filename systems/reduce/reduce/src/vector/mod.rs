@@ -1,10 +1,13 @@
 //! All-reduce over sockets: each worker has a vector, and all get the sum of all.
 //!
 //! - [`AllReduce`]: a worker's place in a group, which adds up one vector after the other.
+//! - [`OpenGroup`]: the same where each vector has a length and a type of its own.
 //! - [`VectorMaster`]: forms the group, and adds up where no switch does.
 
 mod group;
+mod link;
 mod master;
+mod open;
 
 use std::hash::Hasher as _;
 
@@ -16,6 +19,7 @@ use siphasher::sip::SipHasher24;
 
 pub use group::{AllReduce, AllReduceConfig, AllReduceReport};
 pub use master::{VectorMaster, VectorMasterConfig, VectorMasterEvent, VectorStats};
+pub use open::OpenGroup;
 
 use crate::net::Machine;
 

@@ -4,6 +4,7 @@ mod chaos;
 mod commit;
 mod faults;
 mod hostile;
+mod open;
 mod starved;
 mod whole;
 
@@ -98,19 +99,37 @@ struct Job {
     seed: u64,
     /// `None`: sums are all that there is.
     results: Option<Results>,
+    /// The number of vectors of an open job.
+    open: u32,
 }
 
 impl Job {
     const fn new(workers: u8, vectors: Vectors) -> Self {
-        Self { workers, vectors, slots: 4_096, has_switch: true, seed: 1, results: None }
+        Self { workers, vectors, slots: 4_096, has_switch: true, seed: 1, results: None, open: 0 }
+    }
+
+    /// The length of the vector of a step, and what its elements are.
+    fn shape(&self, step: u32) -> (usize, Format) {
+        if self.vectors.steps > 0 {
+            return (self.vectors.length as usize, self.vectors.format);
+        }
+        let mut rng = Rng::stream(self.seed, 0, step.into(), "shape");
+        let length = [1, 3, 40, 600][rng.below(4) as usize] + rng.below(40) as usize;
+        let format = if rng.chance(0.3) { Format::I64 } else { Format::BlockFloat };
+        (length, format)
+    }
+
+    /// The number of vectors of the job.
+    fn steps(&self) -> u32 {
+        self.vectors.steps.max(self.open)
     }
 
     /// The vector of a worker for a step.
     fn vector(&self, worker: u8, step: u32) -> Values {
         let component = u64::from(step) << 8 | u64::from(worker);
         let mut rng = Rng::stream(self.seed, 0, component, "vector");
-        let length = self.vectors.length as usize;
-        match self.vectors.format {
+        let (length, format) = self.shape(step);
+        match format {
             Format::I64 => Values::Integers((0..length).map(|_| rng.next_u64() as i64).collect()),
             Format::BlockFloat => {
                 let float = |rng: &mut Rng| {
@@ -125,7 +144,12 @@ impl Job {
     /// The result by definition.
     fn expected(&self, step: u32) -> Values {
         let vectors: Vec<Values> = (0..self.workers).map(|w| self.vector(w, step)).collect();
-        Values::sum(&vectors.iter().collect::<Vec<_>>(), self.vectors.elements).unwrap()
+        let mut elements = self.vectors.elements;
+        if self.vectors.steps == 0 {
+            // The job was given a chunk of floats, which has as many bytes with integers.
+            elements = elements / 2 * if self.shape(step).1 == Format::I64 { 1 } else { 2 };
+        }
+        Values::sum(&vectors.iter().collect::<Vec<_>>(), elements).unwrap()
     }
 }
 
@@ -207,7 +231,8 @@ impl World {
 
     fn worker(&mut self, number: u8) -> VectorNode {
         self.lives += 1;
-        let Vectors { length, format, .. } = self.job.vectors;
+        let Vectors { length, format, steps, .. } = self.job.vectors;
+        let format = if steps == 0 { Format::I64 } else { format };
         let config = worker::Config::new(JOB, number, MASTER, self.lives);
         let holds_end = self.job.results.is_some();
         let config = worker::Config { length, format, holds_end, ..config };
@@ -335,6 +360,7 @@ impl World {
         while let Some(event) = side.poll_event() {
             events.push(event);
             match event {
+                Event::Wanted { step } if step == job.steps() => side.release(),
                 Event::Wanted { step } => side.offer(step, job.vector(number, step)),
                 Event::Summed { step } => {
                     *self.summed.entry((number, step)).or_default() += 1;
@@ -422,7 +448,7 @@ impl World {
         assert!(self.master().has_ended(), "{:?} at {:?}", self.attempts, self.now);
         assert_eq!(self.attempts.last(), Some(&master::Event::Complete));
         for worker in 0..self.job.workers {
-            for step in 0..self.job.vectors.steps {
+            for step in 0..self.job.steps() {
                 let summed = self.summed.get(&(worker, step)).copied().unwrap_or(0);
                 assert!(summed >= 1, "step {step} at worker {worker}");
             }
