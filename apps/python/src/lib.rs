@@ -1,11 +1,13 @@
 //! The native module of the Python package `rackweave`.
 //!
 //! It is a door to `rackweave-lab`, where all logic is: scenarios are read, points run and results written by the code of the command,
-//! so that both give the same bytes. What users import is the package in `python/rackweave`, which adds progress, notebooks and
+//! so that both give the same bytes. Groups of workers that add up vectors (`group`) are a door to `rackweave-reduce`. What users import is the package in `python/rackweave`, which adds progress, notebooks and
 //! executors, and documents these classes.
 
 mod batch;
 mod error;
+#[cfg(target_os = "linux")]
+mod group;
 mod results;
 mod scenario;
 mod sweep;
@@ -18,6 +20,9 @@ mod native {
     use super::batch::Batch;
     #[pymodule_export]
     use super::error::{OutputError, RunError, ScenarioError};
+    #[cfg(target_os = "linux")]
+    #[pymodule_export]
+    use super::group::{Group, GroupError, Master};
     #[pymodule_export]
     use super::results::{Results, Saved};
     #[pymodule_export]

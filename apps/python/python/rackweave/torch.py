@@ -1,0 +1,501 @@
+"""A backend of ``torch.distributed`` whose sums have the same bits at all ranks, in any order of arrival.
+
+>>> import torch.distributed as dist
+>>> import rackweave.torch
+>>> dist.init_process_group("rackweave")
+
+Tensors are on the CPU. Rank 0 of each group has the group's master, which adds up on a thread, at the address that the others find in
+torch's store. A new group, such as that of processes that torchrun has started again, has nothing of a former one.
+
+Environment variables, all optional:
+
+- ``RACKWEAVE_ADDRESS``: the address of rank 0 at which the master listens, when the one that leads to ``MASTER_ADDR`` is not it.
+- ``RACKWEAVE_PATIENCE``: seconds after which a rank that is silent is given up, 10 by default.
+- ``RACKWEAVE_POOL``: chunks that each rank has in flight, 256 by default.
+"""
+
+import atexit
+import datetime
+import functools
+import os
+import queue
+import socket
+import sys
+import threading
+import time
+import uuid
+import weakref
+
+try:
+    import torch
+    import torch.distributed as dist
+except ImportError as error:
+    raise ImportError("rackweave.torch needs PyTorch, which is not installed: pip install torch") from error
+
+from . import _native
+
+__all__ = ["ProcessGroup", "RankError", "allreduce_hook"]
+
+MOST_RANKS = 64
+
+if not hasattr(_native, "Group"):
+    raise ImportError("rackweave.torch runs on Linux only")
+
+
+class RankError(RuntimeError):
+    """Ranks are gone, or have not sent their tensor in time.
+
+    ``ranks`` are their numbers in the group, ``hosts`` the names of their hosts. Both are empty if nobody is to blame. The group has
+    ended: it is destroyed, and another one formed.
+    """
+
+    def __init__(self, message, ranks=(), hosts=()):
+        super().__init__(message)
+        self.ranks = list(ranks)
+        self.hosts = list(hosts)
+
+
+class Work(dist.Work):
+    """An operation under way."""
+
+    def __init__(self):
+        super().__init__()
+        self._done = threading.Event()
+        self._error = None
+        self._result = []
+        self._begun = torch.futures.Future()
+        # A future whose callback raises carries the error into C++ too, where an exception that is set would be a value.
+        self._future = self._begun.then(self._outcome)
+
+    def _outcome(self, _):
+        if self._error is not None:
+            raise self._error
+        return self._result
+
+    def _finish(self, result, error):
+        self._result, self._error = result, error
+        self._done.set()
+        self._begun.set_result(None)
+
+    def is_completed(self):
+        return self._done.is_set()
+
+    def is_success(self):
+        return self._done.is_set() and self._error is None
+
+    def exception(self):
+        return self._error
+
+    def result(self):
+        return self._result
+
+    def wait(self, timeout=None):
+        seconds = timeout.total_seconds() if isinstance(timeout, datetime.timedelta) else 0
+        if not self._done.wait(seconds if seconds > 0 else None):
+            raise RankError(f"the operation has not ended within {seconds:g} s")
+        if self._error is not None:
+            raise self._error
+        return True
+
+    def get_future(self):
+        return self._future
+
+
+class _Worker:
+    """The thread on which a group's operations run, one after the other."""
+
+    def __init__(self):
+        self.jobs = queue.SimpleQueue()
+        self.error = None
+        self.thread = threading.Thread(target=self._run, name="rackweave", daemon=True)
+        self.thread.start()
+
+    def _run(self):
+        while True:
+            job = self.jobs.get()
+            if job is None:
+                return
+            work, function, result = job
+            error = self.error
+            if error is None:
+                try:
+                    function()
+                except BaseException as raised:
+                    error = raised
+                    if isinstance(raised, RankError):
+                        self.error = raised
+            work._finish(result, error)
+            del job, work, function, result
+
+    def submit(self, function, result):
+        work = Work()
+        self.jobs.put((work, function, result))
+        return work
+
+    def end(self):
+        self.jobs.put(None)
+
+
+_groups = weakref.WeakSet()
+
+
+@atexit.register
+def _end_all():
+    # After an exception the other ranks are to hear at once that this one is gone.
+    is_well = getattr(sys, "last_type", None) is None
+    for group in list(_groups):
+        group._end(is_well)
+
+
+def _patience():
+    return float(os.environ.get("RACKWEAVE_PATIENCE", "10"))
+
+
+def _listen():
+    """The address at which rank 0 can be reached by the others."""
+    chosen = os.environ.get("RACKWEAVE_ADDRESS")
+    if chosen:
+        return chosen
+    names = [os.environ.get("MASTER_ADDR"), socket.gethostname()]
+    for name in filter(None, names):
+        try:
+            for family, kind, _, _, address in socket.getaddrinfo(name, 9, type=socket.SOCK_DGRAM):
+                with socket.socket(family, kind) as probe:
+                    # Nothing is sent: the system chooses the source of packets to there.
+                    probe.connect(address)
+                    return probe.getsockname()[0]
+        except OSError:
+            continue
+    return "127.0.0.1"
+
+
+def _with_port(address, port):
+    return f"[{address}]:{port}" if ":" in address else f"{address}:{port}"
+
+
+def _words(tensor):
+    return -(-tensor.numel() * tensor.element_size() // 8)
+
+
+def _bytes(tensor):
+    return tensor.reshape(-1).view(torch.uint8)
+
+
+_INTEGERS = (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)
+_HALVES = (torch.float16, torch.bfloat16)
+
+
+def _fold(op, tensors):
+    """Combines the tensors of all ranks in the order of their numbers."""
+    operators = {
+        dist.ReduceOp.SUM: torch.add,
+        dist.ReduceOp.AVG: torch.add,
+        dist.ReduceOp.PRODUCT: torch.mul,
+        dist.ReduceOp.MIN: torch.minimum,
+        dist.ReduceOp.MAX: torch.maximum,
+        dist.ReduceOp.BAND: torch.bitwise_and,
+        dist.ReduceOp.BOR: torch.bitwise_or,
+        dist.ReduceOp.BXOR: torch.bitwise_xor,
+    }
+    for known, operator in operators.items():
+        if op == known:
+            result = functools.reduce(operator, tensors)
+            return result / len(tensors) if op == dist.ReduceOp.AVG else result
+    raise NotImplementedError(f"the backend rackweave has no operation {op}")
+
+
+class ProcessGroup(dist.ProcessGroup):
+    """A group of ranks that add up over UDP."""
+
+    def __init__(self, store, rank, size, timeout):
+        super().__init__(rank, size)
+        if size > MOST_RANKS:
+            raise ValueError(f"a group of the backend rackweave has at most {MOST_RANKS} ranks, not {size}")
+        self._rank, self._size = rank, size
+        self._timeout = timeout.total_seconds()
+        self._master = None
+        self._group = _native.Group()
+        self._ended = False
+        self._hosts = {}
+        self._worker = _Worker()
+        _groups.add(self)
+        try:
+            self._join(store)
+        except BaseException:
+            self._end(False)
+            raise
+
+    def _join(self, store):
+        # A store may be that of a former group. What a rank reads there is an answer to a name that only its present life has.
+        key, name = "rank/{}", uuid.uuid4().hex
+        store.set(key.format(self._rank), f"{name} {socket.gethostname()}, process {os.getpid()}")
+        if self._rank == 0:
+            answered = set()
+
+            def answer(address):
+                for rank in range(1, self._size):
+                    if store.check([key.format(rank)]):
+                        asking = store.get(key.format(rank)).decode().split()[0]
+                        if asking not in answered:
+                            answered.add(asking)
+                            store.set(f"master/{asking}", address)
+
+            try:
+                pool = int(os.environ.get("RACKWEAVE_POOL", "256"))
+                listen = _with_port(_listen(), 0)
+                self._master = _native.Master.start(listen, self._size, _patience(), self._timeout, pool)
+            except Exception as error:
+                answer(f"!{error}")
+                raise
+            work = self._enter(self._master.address)
+            while not work.is_completed():
+                answer(self._master.address)
+                time.sleep(0.02)
+        else:
+            address = store.get(f"master/{name}").decode()
+            if address.startswith("!"):
+                raise RankError(f"the master of the group cannot start at rank 0: {address[1:]}", [0])
+            work = self._enter(address)
+        work.wait()
+        hosts = [store.get(key.format(rank)).decode().split(" ", 1)[1] for rank in range(self._size)]
+        self._hosts = dict(enumerate(hosts))
+
+    def _enter(self, address):
+        """Joins on the group's thread, so that Ctrl-C ends the wait."""
+        join = functools.partial(self._group.join, address, self._rank, _patience(), self._timeout)
+        return self._worker.submit(lambda: self._call(join), [])
+
+    def _call(self, function, *arguments):
+        """Calls the library, whose errors become those of ranks."""
+        try:
+            return function(*arguments)
+        except _native.GroupError as error:
+            message, ranks = error.args
+            hosts = [self._hosts.get(rank, "a host that is not known") for rank in ranks]
+            named = "; ".join(f"rank {rank} at {host}" for rank, host in zip(ranks, hosts))
+            raise RankError(f"{named}: {message}" if named else message, ranks, hosts) from None
+
+    # What torch asks of a group.
+
+    def getBackendName(self):
+        return "rackweave"
+
+    def getSize(self):
+        return self._size
+
+    def getRank(self):
+        return self._rank
+
+    def size(self):
+        return self._size
+
+    def rank(self):
+        return self._rank
+
+    def name(self):
+        return "rackweave"
+
+    # Primitives, on the thread of the group.
+
+    def _sum_in_place(self, tensor):
+        function = self._group.allreduce_f32 if tensor.dtype == torch.float32 else self._group.allreduce_i64
+        self._call(function, tensor.data_ptr(), tensor.numel())
+
+    def _gather(self, tensor):
+        """The tensors of all ranks, bit for bit: each one is zero where the others have theirs."""
+        words = _words(tensor)
+        all_words = torch.zeros((self._size, words), dtype=torch.int64)
+        count = tensor.numel() * tensor.element_size()
+        all_words[self._rank].view(torch.uint8)[:count] = _bytes(tensor.contiguous())
+        self._sum_in_place(all_words.view(-1))
+        return [row.view(torch.uint8)[:count].view(tensor.dtype).reshape(tensor.shape) for row in all_words]
+
+    def _broadcast(self, tensor, root):
+        words = torch.zeros(_words(tensor), dtype=torch.int64)
+        count = tensor.numel() * tensor.element_size()
+        if self._rank == root:
+            words.view(torch.uint8)[:count] = _bytes(tensor.contiguous())
+        self._sum_in_place(words)
+        if self._rank != root:
+            tensor.copy_(words.view(torch.uint8)[:count].view(tensor.dtype).reshape(tensor.shape))
+
+    def _reduced(self, tensor, op):
+        """The tensors of all ranks combined; `tensor` itself if that is possible."""
+        if tensor.dtype.is_complex and op in (dist.ReduceOp.SUM, dist.ReduceOp.AVG):
+            real = self._reduced(torch.view_as_real(tensor).contiguous(), op)
+            return torch.view_as_complex(real)
+        is_sum, is_mean = op == dist.ReduceOp.SUM, op == dist.ReduceOp.AVG
+        if is_mean and not tensor.dtype.is_floating_point:
+            raise ValueError(f"the backend rackweave has no mean of {tensor.dtype}")
+        if (is_sum or is_mean) and (tensor.dtype == torch.float32 or tensor.dtype in _HALVES):
+            # Halves are added up as floats, and rounded once.
+            total = tensor.to(torch.float32).contiguous()
+            self._sum_in_place(total)
+            return total.div_(self._size) if is_mean else total
+        if is_sum and tensor.dtype in _INTEGERS:
+            total = tensor.to(torch.int64).contiguous()
+            self._sum_in_place(total)
+            return total
+        return _fold(op, self._gather(tensor))
+
+    def _reduce_into(self, tensor, op):
+        total = self._reduced(tensor, op)
+        if total.data_ptr() != tensor.data_ptr():
+            tensor.copy_(total)
+
+    # Collective operations.
+
+    def _submit(self, function, result, tensors):
+        for tensor in tensors:
+            if tensor.device.type != "cpu":
+                raise ValueError(f"the backend rackweave has tensors on the CPU only, not on {tensor.device}")
+            if tensor.is_sparse:
+                raise ValueError("the backend rackweave has no sparse tensors")
+        return self._worker.submit(function, result)
+
+    def allreduce(self, tensors, opts=None):
+        tensors = list(tensors) if isinstance(tensors, (list, tuple)) else [tensors]
+        # DDP calls with a tensor and an operation too.
+        op = getattr(opts, "reduceOp", opts) if opts is not None else dist.ReduceOp.SUM
+
+        def run():
+            for tensor in tensors:
+                self._reduce_into(tensor, op)
+
+        return self._submit(run, tensors, tensors)
+
+    def allreduce_coalesced(self, tensors, opts=None):
+        return self.allreduce(tensors, opts)
+
+    def reduce(self, tensors, opts):
+        # All ranks get the sum; only the root stores it.
+        def run():
+            for tensor in tensors:
+                total = self._reduced(tensor.clone(), opts.reduceOp)
+                if self._rank == opts.rootRank:
+                    tensor.copy_(total)
+
+        return self._submit(run, list(tensors), tensors)
+
+    def broadcast(self, tensors, opts=None):
+        tensors = list(tensors) if isinstance(tensors, (list, tuple)) else [tensors]
+        root = getattr(opts, "rootRank", opts) or 0
+
+        def run():
+            for tensor in tensors:
+                self._broadcast(tensor, root)
+
+        return self._submit(run, tensors, tensors)
+
+    def allgather(self, outputs, inputs, opts=None):
+        if isinstance(inputs, torch.Tensor):
+            outputs, inputs = [outputs], [inputs]
+
+        def run():
+            for output, tensor in zip(outputs, inputs):
+                for place, found in zip(output, self._gather(tensor)):
+                    place.copy_(found)
+
+        return self._submit(run, outputs, inputs)
+
+    def allgather_coalesced(self, outputs, inputs, opts=None):
+        # The outputs of this one are in the order of ranks first.
+        return self.allgather([list(row) for row in zip(*outputs)], inputs, opts)
+
+    def all_gather_single(self, output, tensor, opts=None):
+        return self.all_gather_single_coalesced([output], [tensor], opts)
+
+    def all_gather_single_coalesced(self, outputs, inputs, opts=None):
+        def run():
+            for output, tensor in zip(outputs, inputs):
+                found = torch.stack(self._gather(tensor))
+                output.copy_(found.reshape(output.shape))
+
+        return self._submit(run, list(outputs), inputs)
+
+    def reduce_scatter(self, outputs, inputs, opts):
+        # As many bytes as an all-reduce: each rank takes its part of the sum.
+        def run():
+            for output, parts in zip(outputs, inputs):
+                flat = torch.cat([part.reshape(-1) for part in parts])
+                total = self._reduced(flat, opts.reduceOp)
+                start = sum(part.numel() for part in parts[: self._rank])
+                output.copy_(total[start : start + output.numel()].reshape(output.shape))
+
+        return self._submit(run, list(outputs), [part for parts in inputs for part in parts])
+
+    def reduce_scatter_single(self, output, tensor, opts):
+        return self.reduce_scatter_single_coalesced([output], [tensor], opts)
+
+    def reduce_scatter_single_coalesced(self, outputs, inputs, opts):
+        def run():
+            for output, tensor in zip(outputs, inputs):
+                total = self._reduced(tensor.clone(), opts.reduceOp).reshape(-1)
+                start = self._rank * output.numel()
+                output.copy_(total[start : start + output.numel()].reshape(output.shape))
+
+        return self._submit(run, list(outputs), inputs)
+
+    def barrier(self, opts=None):
+        return self._submit(lambda: self._sum_in_place(torch.zeros(1, dtype=torch.int64)), [], [])
+
+    # Names of these operations in earlier versions of torch.
+    _allgather_base = all_gather_single
+    allgather_into_tensor_coalesced = all_gather_single_coalesced
+    _reduce_scatter_base = reduce_scatter_single
+    reduce_scatter_tensor_coalesced = reduce_scatter_single_coalesced
+
+    def _missing(self, *_arguments, **_keywords):
+        raise NotImplementedError(
+            "the backend rackweave has all-reduce, reduce, broadcast, all-gather, reduce-scatter and barrier: "
+            "use gloo for other operations"
+        )
+
+    send = recv = recv_anysource = gather = gather_single = scatter = _missing
+    alltoall = all_to_all_single = alltoall_base = _missing
+
+    # The end.
+
+    def shutdown(self):
+        self._end(True)
+
+    def abort(self):
+        self._end(False)
+
+    def _end(self, is_well):
+        if self._ended:
+            return
+        self._ended = True
+        _groups.discard(self)
+        self._worker.end()
+        if is_well:
+            # Others may still need the sums that the master has here.
+            self._worker.thread.join(_patience())
+            if self._worker.error is None and not self._worker.thread.is_alive():
+                try:
+                    self._group.finish(_patience())
+                except _native.GroupError:
+                    pass
+        self._group.abort()
+        self._worker.thread.join(1)
+        if self._master is not None:
+            self._master.stop()
+
+
+def allreduce_hook(group, bucket):
+    """A communication hook of DDP that averages gradients in a group of this backend, whatever backend the model's own group has.
+
+    >>> model.register_comm_hook(dist.new_group(backend="rackweave"), rackweave.torch.allreduce_hook)
+    """
+    options = dist.AllreduceOptions()
+    options.reduceOp = dist.ReduceOp.AVG
+    future = group.allreduce([bucket.buffer()], options).get_future()
+    return future.then(lambda done: done.value()[0])
+
+
+def _create(store, rank, size, timeout):
+    return ProcessGroup(store, rank, size, timeout)
+
+
+if "rackweave" not in dist.Backend.backend_list:
+    dist.Backend.register_backend("rackweave", _create, devices=["cpu"])

@@ -1,0 +1,206 @@
+//! Groups of workers that add up vectors, for `rackweave.torch`.
+
+use std::net::SocketAddr;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread::JoinHandle;
+
+use pyo3::create_exception;
+use pyo3::exceptions::{PyRuntimeError, PyValueError};
+use pyo3::prelude::*;
+use rackweave_core::Span;
+use rackweave_reduce::{
+    AllReduceConfig, Element, MAX_CHUNK_BYTES, OpenGroup, ReduceError, VectorMaster,
+    VectorMasterConfig,
+};
+
+create_exception!(
+    rackweave,
+    GroupError,
+    PyRuntimeError,
+    "A group of workers has ended. The arguments are the reason and the numbers of the workers that are to blame."
+);
+
+fn failed(error: &ReduceError) -> PyErr {
+    let workers = error.workers();
+    let numbers: Vec<u32> = (0..u64::BITS).filter(|number| workers >> number & 1 == 1).collect();
+    match error {
+        ReduceError::MasterSilent { .. } => GroupError::new_err((error.to_string(), vec![0])),
+        _ => GroupError::new_err((error.to_string(), numbers)),
+    }
+}
+
+fn address(text: &str) -> PyResult<SocketAddr> {
+    text.parse()
+        .map_err(|_| PyValueError::new_err(format!("{text:?} is not an address and a port")))
+}
+
+fn span(seconds: f64) -> Span {
+    Span::from_us((seconds.max(0.0) * 1e6) as u64)
+}
+
+fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// The master of a group, which adds up on a thread of its own.
+#[pyclass(frozen, module = "rackweave._native")]
+pub(crate) struct Master {
+    address: SocketAddr,
+    stop: Arc<AtomicBool>,
+    thread: Mutex<Option<JoinHandle<()>>>,
+}
+
+#[pymethods]
+impl Master {
+    /// Begins to serve `workers` workers at an address, whose port may be 0. A worker that is silent is given up after `patience` seconds,
+    /// and one that does not join after `join_within`.
+    #[staticmethod]
+    #[pyo3(signature = (listen, workers, patience, join_within, pool))]
+    fn start(
+        listen: &str,
+        workers: u8,
+        patience: f64,
+        join_within: f64,
+        pool: u16,
+    ) -> PyResult<Self> {
+        let config = VectorMasterConfig {
+            steps: 0,
+            pool,
+            chunk_bytes: MAX_CHUNK_BYTES,
+            patience: span(patience),
+            join_within: span(join_within),
+            ..VectorMasterConfig::new(address(listen)?, workers)
+        };
+        let master = VectorMaster::bind(config).map_err(|error| failed(&error))?;
+        let (address, stop) = (master.local_addr(), Arc::new(AtomicBool::new(false)));
+        let flag = Arc::clone(&stop);
+        // Workers learn from it how the job has ended.
+        let thread = std::thread::spawn(move || drop(master.run(&flag, &mut |_| {})));
+        Ok(Self { address, stop, thread: Mutex::new(Some(thread)) })
+    }
+
+    /// The address of its socket.
+    #[getter]
+    fn address(&self) -> String {
+        self.address.to_string()
+    }
+
+    /// Ends the job, informs the workers, and waits until the thread has ended.
+    fn stop(&self, py: Python<'_>) {
+        self.stop.store(true, Ordering::Relaxed);
+        self.wait(py);
+    }
+
+    /// Waits until the job has ended, and the workers know or do not answer.
+    fn wait(&self, py: Python<'_>) {
+        let thread = locked(&self.thread).take();
+        // A thread that has panicked has ended, too.
+        py.detach(|| thread.map(JoinHandle::join));
+    }
+}
+
+impl Drop for Master {
+    fn drop(&mut self) {
+        self.stop.store(true, Ordering::Relaxed);
+    }
+}
+
+/// A worker's place in a group. Calls do not hold the GIL; another thread may end them by `abort`.
+#[pyclass(frozen, module = "rackweave._native")]
+pub(crate) struct Group {
+    group: Mutex<Option<OpenGroup>>,
+    stop: Arc<AtomicBool>,
+}
+
+#[pymethods]
+impl Group {
+    /// A worker that has not joined.
+    #[new]
+    fn new() -> Self {
+        Self { group: Mutex::new(None), stop: Arc::default() }
+    }
+
+    /// Joins the group of the master at this address as this worker, and waits for all others. A silent master is given up after `patience`
+    /// seconds, and a sum is waited for `timeout` seconds.
+    fn join(
+        &self,
+        py: Python<'_>,
+        master: &str,
+        number: u8,
+        patience: f64,
+        timeout: f64,
+    ) -> PyResult<()> {
+        let config = AllReduceConfig {
+            patience: span(patience),
+            sum_within: Some(span(timeout)),
+            ..AllReduceConfig::new(number, address(master)?)
+        };
+        let stop = Arc::clone(&self.stop);
+        let joined = py.detach(|| OpenGroup::join(config, stop));
+        *locked(&self.group) = Some(joined.map_err(|error| failed(&error))?);
+        Ok(())
+    }
+
+    /// Replaces `length` floats of 32 bits at an address by their sums over all workers.
+    fn allreduce_f32(&self, py: Python<'_>, address: usize, length: usize) -> PyResult<()> {
+        self.allreduce::<f32>(py, address, length)
+    }
+
+    /// Replaces `length` integers of 64 bits at an address by their sums over all workers, modulo 2^64.
+    fn allreduce_i64(&self, py: Python<'_>, address: usize, length: usize) -> PyResult<()> {
+        self.allreduce::<i64>(py, address, length)
+    }
+
+    /// The numbers of vectors, of chunks sent, of chunks sent again, and of bytes received.
+    fn report(&self) -> Option<(u32, u64, u64, u64)> {
+        let group = locked(&self.group);
+        let report = group.as_ref()?.report();
+        Some((report.steps, report.chunks, report.retransmitted, report.received_bytes))
+    }
+
+    /// Says that there is no further vector, waits for no longer than `within` seconds until all workers have said so, and leaves.
+    fn finish(&self, py: Python<'_>, within: f64) -> PyResult<()> {
+        py.detach(|| {
+            let group = locked(&self.group).take();
+            let finished = group.map(|group| group.finish_within(Some(span(within))));
+            finished.map_or(Ok(()), |report| report.map(|_| ()))
+        })
+        .map_err(|error| failed(&error))
+    }
+
+    /// Ends the calls of other threads, and those that are made later. Leaves the group when none is under way.
+    fn abort(&self, py: Python<'_>) {
+        self.stop.store(true, Ordering::Relaxed);
+        py.detach(|| drop(locked(&self.group).take()));
+    }
+}
+
+impl Group {
+    fn allreduce<T: Element>(&self, py: Python<'_>, address: usize, length: usize) -> PyResult<()> {
+        if length == 0 {
+            return Ok(());
+        }
+        let vector: &mut [T] = of_memory(address, length)?;
+        py.detach(|| {
+            let mut group = locked(&self.group);
+            let group = group.as_mut().ok_or(ReduceError::Interrupted)?;
+            group.allreduce(vector)
+        })
+        .map_err(|error| failed(&error))
+    }
+}
+
+/// Returns the memory of a tensor. The caller in Python keeps the tensor, and lets nobody else use it, until the call returns; this is what
+/// `rackweave.torch` promises, and PyTorch asks of users of asynchronous operations.
+fn of_memory<'a, T: Element>(address: usize, length: usize) -> PyResult<&'a mut [T]> {
+    let is_possible = address != 0
+        && address.is_multiple_of(align_of::<T>())
+        && length <= isize::MAX as usize / size_of::<T>();
+    if !is_possible {
+        return Err(PyValueError::new_err("this is not the memory of a tensor"));
+    }
+    #[expect(unsafe_code, reason = "Python has no other way to lend memory to this ABI")]
+    // SAFETY: the address is aligned and not null, any bits are an `f32` or an `i64`, and the caller owns the memory, see above.
+    Ok(unsafe { core::slice::from_raw_parts_mut(address as *mut T, length) })
+}

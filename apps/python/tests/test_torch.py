@@ -1,0 +1,204 @@
+"""The backend of ``torch.distributed``, beside gloo."""
+
+import os
+import pickle
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+import traceback
+import unittest
+
+from common import needs
+
+# Forks of a process that has threads could wait for them for ever.
+os.environ["OMP_NUM_THREADS"] = "1"
+RANK = os.path.join(os.path.dirname(os.path.abspath(__file__)), "torch_rank.py")
+
+
+def forked(arguments, environment):
+    """A rank as a fork of this process, which has imported torch, as that takes seconds."""
+    import torch_rank
+
+    pid = os.fork()
+    if pid:
+        return pid
+    code = 1
+    try:
+        os.environ.update(environment)
+        torch_rank.main(*arguments)
+        code = 0
+    except BaseException:
+        traceback.print_exc()
+    os._exit(code)
+
+
+def started(arguments, environment):
+    return os.spawnve(os.P_NOWAIT, sys.executable, [sys.executable, RANK, *arguments], {**os.environ, **environment})
+
+
+def run(what, backend="rackweave", size=2, dead=(), start=forked, **environment):
+    """Runs ranks as processes, and returns what they have returned; ``dead`` ones end in another way."""
+    with tempfile.TemporaryDirectory() as folder:
+        store, out = os.path.join(folder, "store"), os.path.join(folder, "out")
+        environment = {"RACKWEAVE_ADDRESS": "127.0.0.1", **environment}
+        alive = {start([what, backend, str(rank), str(size), store, out], environment): rank for rank in range(size)}
+        codes = {}
+        try:
+            until = time.monotonic() + 180
+            while alive and time.monotonic() < until:
+                for pid, rank in list(alive.items()):
+                    found, status = os.waitpid(pid, os.WNOHANG)
+                    if found:
+                        codes[rank] = os.waitstatus_to_exitcode(status)
+                        del alive[pid]
+                time.sleep(0.01)
+            assert not alive, f"ranks {list(alive.values())} do not end"
+        finally:
+            for pid in alive:
+                os.kill(pid, signal.SIGKILL)
+                os.waitpid(pid, 0)
+        assert all((codes[rank] != 0) == (rank in dead) for rank in codes), codes
+        results = []
+        for rank in sorted(set(codes) - set(dead)):
+            with open(f"{out}.{rank}", "rb") as file:
+                results.append(pickle.load(file))
+        return results
+
+
+class WithoutTorch(unittest.TestCase):
+    def test_that_it_is_missing_is_said_in_a_sentence(self):
+        script = "import sys; sys.modules['torch'] = None; import rackweave.torch"
+        output = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
+        self.assertIn("ImportError: rackweave.torch needs PyTorch", output.stderr)
+
+
+@needs("torch")
+class Torch(unittest.TestCase):
+    def same_bits(self, one, other, where=""):
+        import torch
+
+        if isinstance(one, torch.Tensor):
+            self.assertTrue(one.dtype == other.dtype and one.shape == other.shape, where)
+            bits = lambda tensor: tensor.contiguous().reshape(-1).view(torch.uint8)
+            self.assertTrue(torch.equal(bits(one), bits(other)), where)
+        elif isinstance(one, (list, tuple)):
+            self.assertEqual(len(one), len(other))
+            for index, pair in enumerate(zip(one, other)):
+                self.same_bits(*pair, f"{where}[{index}]")
+        elif isinstance(one, dict):
+            self.assertEqual(list(one), list(other))
+            for key in one:
+                self.same_bits(one[key], other[key], key)
+        else:
+            self.assertEqual(one, other, where)
+
+    def near(self, one, other, where=""):
+        import torch
+
+        if isinstance(one, torch.Tensor):
+            self.assertTrue(one.dtype == other.dtype and one.shape == other.shape, where)
+            scale = one.double().abs().max().item() if one.numel() else 0
+            halves = {torch.float16: 2e-3, torch.bfloat16: 1.6e-2}
+            within = halves.get(one.dtype, 1e-5 if one.dtype.is_floating_point else 0) * max(scale, 1e-30)
+            difference = (one.double() - other.double()).abs().max().item() if one.numel() else 0
+            self.assertLessEqual(difference, within, where)
+        elif isinstance(one, (list, tuple)):
+            for index, pair in enumerate(zip(one, other)):
+                self.near(*pair, f"{where}[{index}]")
+        elif isinstance(one, dict):
+            self.assertEqual(list(one), list(other))
+            for key in one:
+                self.near(one[key], other[key], key)
+        else:
+            self.assertEqual(one, other, where)
+
+    def test_unmodified_training_has_gloos_gradients_and_the_same_bits_at_all_ranks(self):
+        for size in (2, 4):
+            ours, theirs = run("ddp", size=size), run("ddp", "gloo", size=size)
+            for rank in range(size):
+                self.same_bits(ours[0], ours[rank], f"rank {rank}")
+                self.near(ours[rank], theirs[rank], f"rank {rank}")
+            self.same_bits(ours, run("ddp", size=size), "once more")
+
+    def test_a_hook_averages_gradients_where_the_model_has_another_backend(self):
+        ours, theirs = run("hook", "gloo"), run("ddp", "gloo")
+        self.same_bits(ours[0], ours[1])
+        self.near(ours, theirs)
+
+    def test_operations_on_tensors_of_any_length_and_type_agree_with_gloo(self):
+        ours, theirs = run("tensors", size=3), run("tensors", "gloo", size=3)
+        for rank in range(3):
+            self.near(ours[rank], theirs[rank])
+            for key in ours[rank]:
+                if key.startswith("all_reduce"):
+                    self.same_bits(ours[0][key], ours[rank][key], key)
+
+    def test_sums_do_not_depend_on_the_order_of_arrival(self):
+        ranks = run("repeated", size=4)
+        for rank in range(4):
+            for turn in range(5):
+                self.same_bits(ranks[0][0], ranks[rank][turn])
+
+    def test_values_that_are_not_finite_and_means(self):
+        import torch
+
+        for out in run("special"):
+            # The block of 350 floats is not a number, and the rest is a sum.
+            self.assertTrue(out["infinite"][:350].isnan().all() and (out["infinite"][350:] == 2).all())
+            for dtype in (torch.float32, torch.bfloat16, torch.float16):
+                self.same_bits(out[f"mean {dtype}"], torch.full((10,), 1.5).to(dtype))
+            self.assertIn("use gloo for other operations", out["send"])
+
+    def test_a_rank_that_is_killed_is_named_within_the_patience(self):
+        for size in (2, 3):
+            for seconds, ranks, hosts, message in run("killed", size=size, dead=[size - 1], RACKWEAVE_PATIENCE="2"):
+                self.assertEqual(ranks, [size - 1])
+                self.assertRegex(message, f"^rank {size - 1} at .*, process [0-9]+: worker {size - 1} has been silent")
+                self.assertTrue(hosts[0] in message and 1 < seconds < 6, seconds)
+
+    def test_training_ends_with_the_name_of_the_rank_that_was_killed(self):
+        for message in run("killed_in_training", size=3, dead=[2], RACKWEAVE_PATIENCE="2"):
+            self.assertIn("rank 2 at ", message)
+
+    def test_rank_0_which_adds_up_is_named_too(self):
+        for seconds, ranks, _, message in run("killed_first", size=3, dead=[0], RACKWEAVE_PATIENCE="2"):
+            self.assertEqual(ranks, [0])
+            self.assertRegex(message, "^rank 0 at .*: the master at .* has been silent")
+            self.assertLess(seconds, 6)
+
+    def test_an_exception_in_one_rank_is_heard_of_at_once(self):
+        for seconds, ranks, message in run("leaves", size=3, dead=[2], start=started, RACKWEAVE_PATIENCE="60"):
+            self.assertEqual(ranks, [2])
+            self.assertIn("has left", message)
+            self.assertLess(seconds, 20)
+
+    def test_ctrl_c_ends_a_wait(self):
+        waited, _ = run("interrupted", RACKWEAVE_PATIENCE="1")
+        self.assertLess(waited, 2.5)
+
+    def test_a_store_may_be_used_again(self):
+        with tempfile.TemporaryDirectory() as folder:
+            self.assertEqual(run("again", size=3, STORE=os.path.join(folder, "store")), [[3, 6, 9]] * 3)
+
+    def test_torchrun_forms_another_group_after_a_death(self):
+        import torch
+
+        with tempfile.TemporaryDirectory() as folder:
+            out = os.path.join(folder, "out")
+            command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node=2", "--max-restarts=1"]
+            command += ["--master-addr=127.0.0.1", "--master-port=29641", "--local-addr=127.0.0.1"]
+            command += [RANK, "restarted", "rackweave", "-", "-", "env", out]
+            env = {**os.environ, "RACKWEAVE_PATIENCE": "2"}
+            process = subprocess.run(command, env=env, capture_output=True, text=True, timeout=180)
+            self.assertEqual(process.returncode, 0, process.stderr[-3000:])
+            for rank in range(2):
+                with open(f"{out}.{rank}", "rb") as file:
+                    restarts, tensor = pickle.load(file)
+                self.assertEqual(restarts, "1")
+                self.same_bits(tensor, torch.full((10,), 3.0))
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,0 +1,223 @@
+"""What one rank of the tests with PyTorch runs: ``torch_rank.py WHAT BACKEND RANK SIZE STORE OUT``."""
+
+import datetime
+import os
+import pickle
+import signal
+import sys
+import time
+
+import torch
+import torch.distributed as dist
+
+import rackweave.torch
+
+
+def model():
+    torch.manual_seed(0)
+    layers = torch.nn.Linear(64, 300), torch.nn.ReLU(), torch.nn.Linear(300, 17), torch.nn.Tanh(), torch.nn.Linear(17, 1)
+    return torch.nn.Sequential(*layers)
+
+
+def train(rank, steps=4, hook=None):
+    """Unmodified DDP; returns the gradients of each step and the parameters after the last one."""
+    net = model()
+    ddp = torch.nn.parallel.DistributedDataParallel(net, bucket_cap_mb=0.03)
+    if hook is not None:
+        ddp.register_comm_hook(*hook)
+    optimizer = torch.optim.SGD(ddp.parameters(), 0.1)
+    data = torch.Generator().manual_seed(rank)
+    gradients = []
+    for _ in range(steps):
+        inputs = torch.randn(32, 64, generator=data)
+        optimizer.zero_grad()
+        ddp(inputs).pow(2).mean().backward()
+        gradients.append([parameter.grad.clone() for parameter in net.parameters()])
+        optimizer.step()
+    return gradients, [parameter.detach().clone() for parameter in net.parameters()]
+
+
+def ddp(rank, size):
+    return train(rank)
+
+
+def hook(rank, size):
+    """The world's backend is gloo, and gradients take another group."""
+    return train(rank, hook=(dist.new_group(backend="rackweave"), rackweave.torch.allreduce_hook))
+
+
+def tensors(rank, size):
+    """Every operation on tensors of many lengths and types."""
+    out = {}
+    draws = torch.Generator().manual_seed(100 + rank)
+    for length in (1, 2, 351, 100_000, 7):
+        for dtype in (torch.float32, torch.float64, torch.bfloat16, torch.float16, torch.int64, torch.int32, torch.uint8):
+            values = torch.randn(length, generator=draws).mul(20)
+            mine = (values.abs().clamp(0, 50) if dtype == torch.uint8 else values).to(dtype)
+            for op in ("SUM", "MAX", "MIN"):
+                tensor = mine.clone()
+                dist.all_reduce(tensor, getattr(dist.ReduceOp, op))
+                out[f"all_reduce {op} {length} {dtype}"] = tensor
+            tensor = mine.clone()
+            dist.broadcast(tensor, size - 1)
+            out[f"broadcast {length} {dtype}"] = tensor
+            found = [torch.empty_like(mine) for _ in range(size)]
+            dist.all_gather(found, mine)
+            out[f"all_gather {length} {dtype}"] = torch.stack(found)
+            single = torch.empty((size * length,), dtype=dtype)
+            dist.all_gather_into_tensor(single, mine)
+            out[f"all_gather_into_tensor {length} {dtype}"] = single
+            many = mine.repeat(size) if length < 1000 else mine[: length // size * size]
+            part = torch.empty(many.numel() // size, dtype=dtype)
+            dist.reduce_scatter_tensor(part, many)
+            out[f"reduce_scatter {length} {dtype}"] = part
+            tensor = mine.clone()
+            dist.reduce(tensor, 0)
+            if rank == 0:
+                out[f"reduce {length} {dtype}"] = tensor
+    grid = torch.arange(12.0).reshape(3, 4).t() * (rank + 1)
+    assert not grid.is_contiguous()
+    dist.all_reduce(grid)
+    out["all_reduce, not contiguous"] = grid
+    works = [dist.all_reduce(torch.full((50,), float(rank + index)), async_op=True) for index in range(20)]
+    out["asynchronous"] = torch.stack([work.get_future().wait()[0] for work in works])
+    assert all(work.is_completed() and work.is_success() for work in works)
+    pair = dist.new_group([0, 1])
+    if rank < 2:
+        tensor = torch.tensor([rank + 1])
+        dist.all_reduce(tensor, group=pair)
+        out["a smaller group"] = tensor
+    objects = [None] * size
+    dist.all_gather_object(objects, {"rank": rank})
+    out["objects"] = objects
+    dist.barrier()
+    return out
+
+
+def special(rank, size):
+    """Values that are not finite, halves, means, and what the backend does not have."""
+    out = {}
+    tensor = torch.ones(1000)
+    if rank == 1:
+        tensor[3] = float("inf")
+    dist.all_reduce(tensor)
+    out["infinite"] = tensor
+    for dtype in (torch.float32, torch.bfloat16, torch.float16):
+        tensor = torch.full((10,), 1.0 + rank).to(dtype)
+        dist.all_reduce(tensor, dist.ReduceOp.AVG)
+        out[f"mean {dtype}"] = tensor
+    try:
+        dist.send(tensor, 1 - rank)
+    except NotImplementedError as error:
+        out["send"] = str(error)
+    return out
+
+
+def repeated(rank, size):
+    """Sums whose rounding would show the order of arrival."""
+    out = []
+    for turn in range(5):
+        tensor = torch.randn(20_000, generator=torch.Generator().manual_seed(rank)).mul(10.0 ** (rank - 2))
+        time.sleep(0.01 * ((rank + turn) % size))
+        dist.all_reduce(tensor)
+        out.append(tensor)
+    return out
+
+
+def killed(rank, size, number=None):
+    """The last rank, or this one, is killed in the middle; returns what the others are told."""
+    tensor = torch.ones(1000)
+    dist.all_reduce(tensor)
+    if rank == (size - 1 if number is None else number):
+        os.kill(os.getpid(), signal.SIGKILL)
+    began = time.monotonic()
+    try:
+        dist.all_reduce(tensor)
+    except rackweave.torch.RankError as error:
+        return time.monotonic() - began, error.ranks, error.hosts, str(error)
+    return None
+
+
+def killed_first(rank, size):
+    return killed(rank, size, 0)
+
+
+def killed_in_training(rank, size):
+    """As `killed`, in DDP, where C++ waits."""
+    train(rank)
+    if rank == size - 1:
+        os.kill(os.getpid(), signal.SIGKILL)
+    try:
+        train(rank)
+    except RuntimeError as error:
+        return str(error)
+    return None
+
+
+def leaves(rank, size):
+    """The last rank raises an exception; the others hear of it at once."""
+    dist.all_reduce(torch.ones(10))
+    if rank == size - 1:
+        raise SystemError("this rank has a fault")
+    began = time.monotonic()
+    try:
+        dist.all_reduce(torch.ones(10))
+    except rackweave.torch.RankError as error:
+        return time.monotonic() - began, error.ranks, str(error)
+    return None
+
+
+def interrupted(rank, size):
+    """Ctrl-C while rank 0 waits for rank 1, which takes its time."""
+    dist.all_reduce(torch.ones(10))
+    if rank == 1:
+        time.sleep(3)
+        return None
+    began = time.monotonic()
+    signal.signal(signal.SIGALRM, lambda *_: os.kill(os.getpid(), signal.SIGINT))
+    signal.setitimer(signal.ITIMER_REAL, 0.5)
+    try:
+        dist.all_reduce(torch.ones(10))
+    except KeyboardInterrupt:
+        return time.monotonic() - began
+    return None
+
+
+def again(rank, size):
+    """A second group in the same store."""
+    store = dist.FileStore(os.environ["STORE"], size)
+    sums = []
+    for turn in range(3):
+        group = rackweave.torch.ProcessGroup(store, rank, size, datetime.timedelta(seconds=60))
+        tensor = torch.tensor([rank + turn])
+        group.allreduce([tensor]).wait()
+        sums.append(tensor.item())
+        group.shutdown()
+    return sums
+
+
+def restarted(rank, size):
+    """Under torchrun: the first life of rank 1 dies after a step."""
+    dist.all_reduce(torch.ones(10))
+    if rank == 1 and os.environ["TORCHELASTIC_RESTART_COUNT"] == "0":
+        os.kill(os.getpid(), signal.SIGKILL)
+    tensor = torch.full((10,), float(rank + 1))
+    dist.all_reduce(tensor)
+    return os.environ["TORCHELASTIC_RESTART_COUNT"], tensor
+
+
+def main(what, backend, rank, size, store, out):
+    if store == "env":
+        dist.init_process_group(backend)
+        rank, size = dist.get_rank(), dist.get_world_size()
+    else:
+        rank, size = int(rank), int(size)
+        dist.init_process_group(backend, init_method=f"file://{store}", rank=rank, world_size=size)
+    result = globals()[what](rank, size)
+    with open(f"{out}.{rank}", "wb") as file:
+        pickle.dump(result, file)
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
