@@ -169,7 +169,7 @@ impl Group {
         .map_err(|error| failed(&error))
     }
 
-    /// Ends the calls of other threads, and those that are made later. Leaves the group when none is under way.
+    /// Ends the calls of other threads, and later ones. Leaves the group when none is under way.
     fn abort(&self, py: Python<'_>) {
         self.stop.store(true, Ordering::Relaxed);
         py.detach(|| drop(locked(&self.group).take()));

@@ -11,7 +11,7 @@ Environment variables, all optional:
 
 - ``RACKWEAVE_ADDRESS``: the address of rank 0 at which the master listens, when the one that leads to ``MASTER_ADDR`` is not it.
 - ``RACKWEAVE_PATIENCE``: seconds after which a rank that is silent is given up, 10 by default.
-- ``RACKWEAVE_POOL``: chunks that each rank has in flight, 256 by default.
+- ``RACKWEAVE_POOL``: chunks that each rank has in flight, 64 by default.
 """
 
 import atexit
@@ -241,7 +241,7 @@ class ProcessGroup(dist.ProcessGroup):
                             store.set(f"master/{asking}", address)
 
             try:
-                pool = int(os.environ.get("RACKWEAVE_POOL", "256"))
+                pool = int(os.environ.get("RACKWEAVE_POOL", "64"))
                 listen = _with_port(_listen(), 0)
                 self._master = _native.Master.start(listen, self._size, _patience(), self._timeout, pool)
             except Exception as error:

@@ -143,7 +143,7 @@ pub enum ReduceError {
 }
 
 impl ReduceError {
-    /// Returns the workers that are to blame for the end of the job, as a bitmap: those that are gone, or have not sent their elements.
+    /// Returns the workers that are to blame for the end of the job, as a bitmap: gone, or without their elements sent.
     #[must_use]
     pub const fn workers(&self) -> u64 {
         match *self {
