@@ -9,10 +9,13 @@ use std::process::{Command, ExitCode};
 use std::sync::Arc;
 
 use rackweave_core::{Framing, HostId, Pool, Rate, Span};
-use rackweave_sim::config::{FabricConfig, MeasureConfig, SwitchConfig, Topology, TrimConfig};
+use rackweave_sim::config::{
+    FabricConfig, MeasureConfig, PfcConfig, SwitchConfig, Topology, TrimConfig,
+};
 use rackweave_sim::{Control, Fabric, RunConfig, Threads, run_on};
 use rackweave_transport::{
-    Profile as _, TransportConfig, dcpim, homa, ndp, pfabric, phost, polo, sird, swift, tcp, uet,
+    Profile as _, TransportConfig, dcpim, dcqcn, homa, ndp, pfabric, phost, polo, sird, swift, tcp,
+    uet,
 };
 use rackweave_wire::Header;
 use rackweave_workload::{Pattern, SizeDist};
@@ -119,8 +122,10 @@ static TRAFFIC: [Traffic; 10] = [
     },
 ];
 
-const TRANSPORTS: [&str; 11] =
-    ["homa", "dctcp", "tcp", "ndp", "phost", "polo", "pfabric", "sird", "swift", "dcpim", "uet"];
+const TRANSPORTS: [&str; 12] = [
+    "homa", "dctcp", "tcp", "ndp", "phost", "polo", "pfabric", "sird", "swift", "dcpim", "uet",
+    "dcqcn",
+];
 
 fn transport(name: &str, fabric: &Fabric, pattern: &Pattern) -> TransportConfig {
     match name {
@@ -164,6 +169,7 @@ fn transport(name: &str, fabric: &Fabric, pattern: &Pattern) -> TransportConfig 
             let rtt = fabric.base_rtt(full, 84);
             uet::Config { entropies: 64, ..uet::Config::uet(LINK, rtt) }.into()
         }
+        "dcqcn" => dcqcn::Config::hpcc(LINK).into(),
         "polo" => {
             let config = polo::Config::slides();
             let rtt = fabric.base_rtt(config.framing(), 84);
@@ -190,6 +196,7 @@ fn fabric(topology: Topology, name: &str) -> FabricConfig {
     let switch = match name {
         "pfabric" => SwitchConfig::default().with_pfabric(),
         "ndp" | "uet" => SwitchConfig::default().with_trim(NDP_QUEUES),
+        "dcqcn" => SwitchConfig::default().with_buffer(2_000_000).with_pfc(PfcConfig::default()),
         _ => SwitchConfig::default(),
     };
     FabricConfig::new(topology)

@@ -36,6 +36,7 @@
 mod common;
 pub mod datagram;
 pub mod dcpim;
+pub mod dcqcn;
 pub mod exchange;
 pub mod external;
 pub mod homa;

@@ -1,6 +1,6 @@
 //! Packet headers: typed structs that the state machines use, and their encodings.
 //!
-//! - [`homa`], [`tcp`], [`ndp`], [`phost`], [`polo`], [`pfabric`], [`sird`], [`swift`], [`dcpim`], [`uet`], [`datagram`]: the headers of one
+//! - [`homa`], [`tcp`], [`ndp`], [`phost`], [`polo`], [`pfabric`], [`sird`], [`swift`], [`dcpim`], [`uet`], [`dcqcn`], [`datagram`]: the headers of one
 //!   protocol each; [`external`]: that of transports outside of the repository; [`Codec`]: their common interface, and [`Exchange`] that of most. [`transports!`] lists them.
 //! - [`orca`], [`frisbee`], [`reduce`]: the packets of group systems.
 //! - [`Header`]: the header of any transport; [`frame`]: with Ethernet and IPv4 in front; [`overlay`]: inside a UDP
@@ -30,6 +30,7 @@
 mod codec;
 pub mod datagram;
 pub mod dcpim;
+pub mod dcqcn;
 pub mod dump;
 mod exchange;
 pub mod external;
@@ -85,6 +86,8 @@ macro_rules! transports {
             DcPim => dcpim,
             /// EQDS (NSDI 2022), and the congestion control of Ultra Ethernet.
             Uet => uet,
+            /// RoCEv2 with DCQCN (SIGCOMM 2015), over switches that pause.
+            Dcqcn => dcqcn,
             /// Datagrams over UDP, without any reaction to congestion.
             Datagram => datagram,
             /// A transport that is not in this repository.

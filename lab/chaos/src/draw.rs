@@ -230,7 +230,7 @@ const ALL_FAULTS: [&str; 7] =
     ["loss", "corruption", "duplication", "reordering", "down", "pause", "crash"];
 
 /// The keys of each transport that repairs losses.
-const TRANSPORTS: [&str; 17] = [
+const TRANSPORTS: [&str; 19] = [
     "name = \"homa\"",
     "name = \"homa\"\nprofile = \"linux\"",
     "name = \"homa\"\nprofile = \"leverage-homa\"",
@@ -244,6 +244,8 @@ const TRANSPORTS: [&str; 17] = [
     "name = \"uet\"",
     "name = \"uet\"\nprofile = \"eqds\"",
     "name = \"uet\"\nprofile = \"uet-nscc\"",
+    "name = \"dcqcn\"",
+    "name = \"dcqcn\"\nselective_repeat = true\nspray = true",
     "name = \"tcp\"",
     "name = \"tcp\"\nhandshake = true",
     "name = \"dctcp\"",

@@ -2,6 +2,7 @@
 
 mod datagram;
 mod dcpim;
+mod dcqcn;
 mod external;
 mod homa;
 mod oracle;
@@ -21,6 +22,7 @@ use rackweave_transport::TransportConfig;
 
 use self::datagram::DatagramKeys;
 use self::dcpim::DcPimKeys;
+use self::dcqcn::DcqcnKeys;
 pub use self::external::{
     Congestion, External, KeysError, PlugInError, Plugin, plug_in, plugins, refused_name,
 };
@@ -208,6 +210,12 @@ transports! {
         profiles: &["uet", "uet-nscc", "uet-rccc", "eqds"],
         sources: &["NSDI 2022", "UET 1.0 (2025)"],
     };
+    Dcqcn: DcqcnKeys = About {
+        name: "dcqcn",
+        description: "RoCEv2: rates that fall by CNPs for marked packets, over switches that pause (PFC)",
+        profiles: &["hpcc", "paper"],
+        sources: &["SIGCOMM 2015", "SIGCOMM 2019"],
+    };
     Datagram: DatagramKeys = About {
         name: "datagram",
         description: "what UDP does: line rate, one way, lost is lost; for background load",
@@ -278,7 +286,9 @@ pub fn queues(
     let marking = chosen.as_ref().and_then(Chosen::marking).unwrap_or(Marking::DCTCP);
     let keys = chosen.as_ref().map(|chosen| &chosen.keys);
     let trim_at_product = matches!(keys, Some(Keys::Uet(_)));
-    Queues { marking: fabric.marking_of(world, marking), trim_at_product, pfc: false }
+    // Real switches pause or do not, whatever a scenario says.
+    let pfc = matches!(keys, Some(Keys::Dcqcn(_))) && world != World::Testbed;
+    Queues { marking: fabric.marking_of(world, marking), trim_at_product, pfc }
 }
 
 /// Reads TCP's keys of a scheme whose chunks or files are carried by TCP.
@@ -381,6 +391,7 @@ impl Chosen {
                 let least = 5 * FULL_PACKET;
                 Some(Marking::Products { of: Product::Host, thousandths: 1250, least })
             }
+            Keys::Dcqcn(_) => Some(Marking::DCQCN),
             Keys::Tcp(keys) => keys.is_ecn_capable().then_some(Marking::DCTCP),
             Keys::Uet(keys) => keys.marking(),
             Keys::External(keys) => keys.marking(),

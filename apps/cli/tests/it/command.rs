@@ -350,6 +350,7 @@ fn lists_are_tables_and_documents() {
             "swift",
             "dcpim",
             "uet",
+            "dcqcn",
             "datagram",
             "srpt-oracle",
             "orca",

@@ -5,9 +5,9 @@ use std::sync::Arc;
 use crate::common::*;
 use rackweave_core::{Rate, Span};
 use rackweave_sim::Fabric;
-use rackweave_sim::config::{BufferConfig, FabricConfig, Topology, TrimConfig};
+use rackweave_sim::config::{BufferConfig, FabricConfig, PfcConfig, Topology, TrimConfig};
 use rackweave_sim::result::RunResult;
-use rackweave_transport::{Profile as _, TransportConfig, homa, ndp, phost, polo};
+use rackweave_transport::{Profile as _, TransportConfig, dcqcn, homa, ndp, phost, polo};
 
 /// Each sender is a separate host. The port's buffer holds a third of their first packets.
 const THOUSAND: Topology = Topology::LeafSpine {
@@ -23,6 +23,13 @@ fn thousand_hosts(trims: bool) -> FabricConfig {
     let mut fabric = fabric(THOUSAND);
     fabric.switch.trim = trims
         .then_some(TrimConfig::NDP.with_queues(8 * 1538, 500_000).with_return_to_sender(false));
+    fabric
+}
+
+/// The fabric, with switches that pause their senders.
+fn lossless(mut fabric: FabricConfig) -> FabricConfig {
+    let pfc = PfcConfig::default().with_priorities(1 << 3 | 1 << 7);
+    fabric.switch = fabric.switch.with_shared_buffer(4_000_000, 0.125).with_pfc(pfc);
     fabric
 }
 
@@ -92,6 +99,7 @@ fn transports() -> Vec<(&'static str, FabricConfig, TransportConfig)> {
         ("dcpim", drops.clone(), dcpim(&drops)),
         ("uet", trims.clone(), uet_over.0),
         ("eqds", trims, eqds_over.0),
+        ("dcqcn", lossless(drops), dcqcn::Config::hpcc(G10).into()),
     ]
 }
 

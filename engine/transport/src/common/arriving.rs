@@ -49,7 +49,7 @@ impl Arriving {
     }
 
     /// What an acknowledgement says of the message.
-    fn acknowledged(&self) -> (u32, Sack) {
+    pub(crate) fn acknowledged(&self) -> (u32, Sack) {
         let next = self.received.prefix();
         (next, Sack::behind(next, self.received.above().iter()))
     }

@@ -13,6 +13,9 @@ use crate::problem::Problem;
 const SET: &str = "set by the scenario";
 /// What the default threshold of marks follows from.
 const WHY_MARKS: &str = "1.25 bandwidth-delay products of the link (sird: of hosts' links; uet: 0.5), at least 5 packets (uet: 4)";
+/// The same of marks at random.
+const WHY_RAMP: &str =
+    "Kmin of 4 KB for each Gbps (HPCC, SIGCOMM 2019, section 5.1); Kmax is 4 times that";
 /// UET's simulator tries 0.2 to 5 products for its queues.
 const TRIMS: Far = Far {
     below: (5.0, "bursts are trimmed that the link could carry"),
@@ -84,7 +87,7 @@ impl Fabric {
             "fabric.switch.ecn_threshold".to_owned(),
             values,
             SET,
-            WHY_MARKS,
+            if layout.ecn_ramp(host).is_some() { WHY_RAMP } else { WHY_MARKS },
             MARKS,
             Grid::Factors(&[0.5, 1.5, 2.0, 4.0]),
         );

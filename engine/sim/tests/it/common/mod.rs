@@ -8,7 +8,8 @@ use rackweave_sim::config::{
 use rackweave_sim::result::{End, MessageRecord, Outcome, RunResult};
 use rackweave_sim::{Control, Fabric, RunConfig, run};
 use rackweave_transport::{
-    Profile as _, TransportConfig, dcpim, homa, ndp, pfabric, phost, polo, sird, swift, tcp, uet,
+    Profile as _, TransportConfig, dcpim, dcqcn, homa, ndp, pfabric, phost, polo, sird, swift, tcp,
+    uet,
 };
 use rackweave_workload::{Exchange, Generator, Pattern, SizeDist, Trace, WorkloadConfig};
 
@@ -143,6 +144,7 @@ pub(crate) fn receiver_driven(
         ("sird", sird(fabric), fabric.clone()),
         ("swift", swift(fabric), fabric.clone()),
         ("dcpim", dcpim(fabric), fabric.clone()),
+        ("dcqcn", dcqcn::Config::hpcc(G10).into(), fabric.clone()),
     ]
 }
 

@@ -4,6 +4,7 @@
 
 pub(crate) mod datagram;
 pub(crate) mod dcpim;
+pub(crate) mod dcqcn;
 pub(crate) mod external;
 pub(crate) mod homa;
 pub(crate) mod ndp;

@@ -1,0 +1,190 @@
+//! DCQCN's parameters.
+
+use rackweave_core::{Rate, Span};
+use rackweave_wire::dcqcn::size;
+
+use crate::common::Parameters;
+use crate::exchange::{self, InvalidConfig, in_order, rule};
+use crate::profile::Surroundings;
+
+/// Parameters of RoCEv2 with DCQCN. Sections are those of its paper (SIGCOMM'15); HPCC's are those of SIGCOMM'19 and of the scripts of
+/// its simulator.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Config {
+    /// What it has in common with other transports.
+    pub common: exchange::Config,
+    /// The rate of the host's link, at which a message begins.
+    pub link: Rate,
+    /// The least rate of a message.
+    pub min_rate: Rate,
+    /// A receiver sends at most one CNP for a message in this interval (section 3.1: 50 us).
+    pub cnp_interval: Span,
+    /// The weight g of a new observation in the estimate of congestion, alpha.
+    pub gain: f64,
+    /// The interval of updates of alpha.
+    pub alpha_interval: Span,
+    /// The rate is cut at most once in this interval.
+    pub cut_interval: Span,
+    /// The rate is raised after this interval without a cut, and again after each further one.
+    pub raise_interval: Span,
+    /// The increases that halve the distance to the rate before the cut, before the target grows (F).
+    pub fast_recovery: u32,
+    /// By how much the target then grows once.
+    pub additive: Rate,
+    /// By how much it grows from then on.
+    pub hyper: Rate,
+    /// Every so many packets ask for an acknowledgement.
+    pub ack_every: u32,
+    /// The most packets of a message in flight (HPCC, section 5.1: DCQCN+win); `u32::MAX` for no window.
+    pub window: u32,
+    /// Whether receivers keep packets that arrive out of order, and senders repeat only what is missing; otherwise all from the
+    /// missing one on are sent again (go-back-N).
+    pub selective_repeat: bool,
+    /// The shortest time between two NACKs for the same packet.
+    pub nack_interval: Span,
+    /// Time without progress after which the first missing packet is sent again. Each further time doubles it, up to eight times.
+    pub rto: Span,
+    /// Priority of data in switches.
+    pub data_priority: u8,
+    /// Interval at which a client that awaits its response asks the server for it.
+    pub ask_interval: Span,
+}
+
+impl Config {
+    /// The values of HPCC's evaluation for a link of this rate (section 5.1 and `simulation/run.py`, "dcqcn"): a vendor's values.
+    #[must_use]
+    pub const fn hpcc(link: Rate) -> Self {
+        Self {
+            // In order, by one path for each pair of hosts. The timeout and the bounds of memory are our choice.
+            common: exchange::Config { spray: false, ..exchange::Config::USUAL },
+            link,
+            // `MIN_RATE`, but no more than a tenth of the link.
+            min_rate: Rate(if link.0 < 10_000_000_000 { link.0 / 10 } else { 1_000_000_000 }),
+            // In the simulator each acknowledgement tells of marks; a sender looks at them once in this time.
+            cnp_interval: Span::from_us(4),
+            gain: 1.0 / 256.0,
+            alpha_interval: Span::from_us(1),
+            cut_interval: Span::from_us(4),
+            raise_interval: Span::from_us(300),
+            fast_recovery: 1,
+            // 5 and 50 Mbps at 25 Gbps, and in proportion.
+            additive: Rate(link.0 / 5_000),
+            hyper: Rate(link.0 / 500),
+            ack_every: 1,
+            window: u32::MAX,
+            selective_repeat: false,
+            nack_interval: Span::from_us(500),
+            rto: Span::from_ms(4),
+            data_priority: 3,
+            ask_interval: Span::from_ms(8),
+        }
+    }
+
+    /// The values of DCQCN's paper (sections 3.1 and 5) for a link of this rate, without its byte counter.
+    #[must_use]
+    pub const fn paper(link: Rate) -> Self {
+        Self {
+            cnp_interval: Span::from_us(50),
+            alpha_interval: Span::from_us(55),
+            cut_interval: Span::from_us(50),
+            raise_interval: Span::from_us(55),
+            fast_recovery: 5,
+            // 40 and 200 Mbps at 40 Gbps.
+            additive: Rate(link.0 / 1_000),
+            hyper: Rate(link.0 / 200),
+            ..Self::hpcc(link)
+        }
+    }
+
+    /// These parameters with timeouts for processes, which may have to wait for a processor for milliseconds (our choice).
+    #[must_use]
+    pub const fn for_hosts(mut self) -> Self {
+        self.rto = Span::from_ms(16);
+        self
+    }
+
+    /// The timeout after so many of them without progress.
+    pub(super) fn timeout(&self, timeouts: u32) -> Span {
+        self.rto.saturating_mul(1 << timeouts.min(3))
+    }
+}
+
+impl Parameters for Config {
+    type Scheme = super::Dcqcn;
+
+    const NAMES: &'static [&'static str] = &["dcqcn"];
+    const DATA_BYTES: u32 = size::DATA;
+    const CONTROL_BYTES: u32 = size::ACK;
+
+    #[inline]
+    fn common(&self) -> &exchange::Config {
+        &self.common
+    }
+
+    fn common_mut(&mut self) -> &mut exchange::Config {
+        &mut self.common
+    }
+
+    fn ask_interval(&self) -> Span {
+        self.ask_interval
+    }
+
+    /// The acknowledgements that are asked for, and that of the whole.
+    fn control_packets(&self, _: f64, packets: f64, _: &Surroundings) -> [f64; 2] {
+        [0.0, (packets / f64::from(self.ack_every)).ceil().max(1.0)]
+    }
+
+    fn validate(&self) -> Result<(), InvalidConfig> {
+        let own = [
+            ("link", self.link.0 > 0),
+            ("min_rate", self.min_rate.0 > 0),
+            ("alpha_interval", self.alpha_interval > Span::ZERO),
+            ("cut_interval", self.cut_interval > Span::ZERO),
+            ("raise_interval", self.raise_interval > Span::ZERO),
+            ("ack_every", self.ack_every > 0),
+            ("rto", self.rto > Span::ZERO),
+            ("ask_interval", self.ask_interval > Span::ZERO),
+        ];
+        self.common.check(&own, &[self.data_priority])?;
+        rule(self.gain > 0.0 && self.gain <= 1.0, "gain", || {
+            "gain must be above 0 and at most 1".to_owned()
+        })?;
+        in_order(("additive", self.additive), ("hyper", self.hyper))?;
+        in_order(("ack_every", self.ack_every), ("window", self.window))?;
+        let longest = self.timeout(u32::MAX).max(self.ask_interval);
+        self.common.check_patience(longest, "eight times rto and ask_interval")
+    }
+
+    #[cfg(any(test, feature = "testkit"))]
+    fn examples(link: Rate) -> Vec<Self> {
+        let selective = Self { selective_repeat: true, ..Self::paper(link) };
+        vec![Self::hpcc(link).for_hosts(), selective.for_hosts()]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Profile as _;
+
+    #[test]
+    fn invalid_parameters_are_refused() {
+        let link = Rate::from_gbps(25);
+        assert_eq!(Config::hpcc(link).check(), Ok(()));
+        assert_eq!(Config::paper(link).check(), Ok(()));
+        assert_eq!(Config::hpcc(link).additive, Rate(5_000_000));
+        assert_eq!(Config::paper(Rate::from_gbps(40)).additive, Rate(40_000_000));
+        let wrong = |change: fn(&mut Config)| {
+            let mut config = Config::hpcc(Rate::from_gbps(25));
+            change(&mut config);
+            config.check().unwrap_err().to_string()
+        };
+        assert_eq!(wrong(|c| c.gain = 0.0), "gain must be above 0 and at most 1");
+        assert_eq!(wrong(|c| c.cut_interval = Span::ZERO), "cut_interval must be above zero");
+        assert_eq!(wrong(|c| c.additive = c.link), "additive is above hyper");
+        assert_eq!(
+            wrong(|c| c.rto = Span::from_ms(20)),
+            "patience must be above eight times rto and ask_interval"
+        );
+    }
+}
