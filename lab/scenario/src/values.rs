@@ -55,6 +55,12 @@ impl From<Unit<Self>> for Span {
     }
 }
 
+impl From<Unit<Self>> for Rate {
+    fn from(value: Unit<Self>) -> Self {
+        value.0
+    }
+}
+
 impl From<Unit<Rate>> for Option<Rate> {
     fn from(value: Unit<Rate>) -> Self {
         Some(value.0)
