@@ -3,6 +3,7 @@
 mod circuits;
 mod collectives;
 mod common;
+mod dcqcn;
 mod examples;
 mod leverage;
 mod many_senders;

@@ -83,6 +83,7 @@ fn control_packets_of_all_transports_are_offered_too() {
         ("pfabric", RANKED, ""),
         ("swift", "", ""),
         ("dcpim", "", ""),
+        ("dcqcn", "", ""),
         ("uet", TRIM, ""),
         ("uet", TRIM, NSCC),
         ("uet", TRIM, EQDS),

@@ -1,0 +1,64 @@
+//! RoCEv2 with DCQCN over switches that pause: shares of long flows, and incasts.
+
+use crate::common::*;
+use rackweave_core::Span;
+use rackweave_sim::config::{FabricConfig, Marking, PfcConfig, SwitchConfig};
+use rackweave_sim::result::{End, RunResult};
+use rackweave_transport::{TransportConfig, dcqcn};
+
+/// A switch of 2 MB that pauses, with the marks of HPCC's evaluation.
+fn lossless(hosts: u32) -> FabricConfig {
+    let mut fabric = fabric(single_switch(hosts));
+    let pfc = PfcConfig::default().with_priorities(1 << 3 | 1 << 7);
+    fabric.switch = SwitchConfig::default().with_shared_buffer(2_000_000, 0.125).with_pfc(pfc);
+    fabric.switch.marking = Marking::DCQCN;
+    fabric
+}
+
+fn hpcc() -> dcqcn::Config {
+    dcqcn::Config::hpcc(G10)
+}
+
+fn utilisation(result: &RunResult, link: &str) -> f64 {
+    result.links.iter().find(|it| it.name == link).expect("a link").utilisation
+}
+
+#[test]
+fn two_long_flows_get_fair_shares_of_a_full_link_and_lose_nothing() {
+    for (name, transport) in [("hpcc", hpcc()), ("paper", dcqcn::Config::paper(G10))] {
+        // The second one begins when the first one has the whole link.
+        let rows = [(0.0, 1, 0, 4_000_000_000), (20_000.0, 2, 0, 4_000_000_000)];
+        let transport = TransportConfig::from(transport);
+        let mut config = config(lossless(3), vec![stream(transport, trace(&rows))]);
+        config.measure.verify = false;
+        config.measure.warmup = Span::from_ms(100);
+        config.measure.time_limit = Span::from_ms(600);
+        let result = run_until(&config, End::TimeLimit);
+        assert_eq!(result.counters.dropped(), 0, "{name}");
+        let shares = [1, 2].map(|host| utilisation(&result, &format!("h{host}->switch0")));
+        let total: f64 = shares.iter().sum();
+        assert!(total > 0.95, "{name}: the link is filled: {shares:?}");
+        assert!(
+            shares.iter().all(|share| (share / total * 2.0 - 1.0).abs() < 0.1),
+            "{name}: {shares:?}"
+        );
+    }
+}
+
+#[test]
+fn eight_to_one_loses_nothing_and_keeps_the_link_busy() {
+    let bytes = 10_000_000;
+    let config = config(lossless(9), vec![stream(hpcc().into(), incast(Some(8), bytes))]);
+    let result = run_to_completion(&config);
+    assert_eq!(result.counters.dropped(), 0);
+    let last = result.messages.iter().map(latency).max().expect("a message");
+    let least = G10.span_of(8 * hpcc_wire_bytes(bytes));
+    let busy = least.ticks() as f64 / last.ticks() as f64;
+    assert!(busy > 0.9, "{busy:.3}");
+    assert!(result.counters.pauses > 0);
+}
+
+/// The bytes of a message on the link.
+fn hpcc_wire_bytes(bytes: u64) -> u64 {
+    TransportConfig::from(hpcc()).framing().message_wire_bytes(bytes)
+}
