@@ -287,7 +287,7 @@ pub fn queues(
     let keys = chosen.as_ref().map(|chosen| &chosen.keys);
     let trim_at_product = matches!(keys, Some(Keys::Uet(_)));
     // Real switches pause or do not, whatever a scenario says.
-    let pfc = matches!(keys, Some(Keys::Dcqcn(_))) && world != World::Testbed;
+    let pfc = matches!(keys, Some(Keys::Dcqcn(_))) && world != World::Testbed && !fabric.is_pod();
     Queues { marking: fabric.marking_of(world, marking), trim_at_product, pfc }
 }
 

@@ -39,7 +39,7 @@ pub(super) struct Switch {
     #[serde(skip_serializing_if = "Option::is_none")]
     ecn_probability: Option<f64>,
     /// `true` or a table: full buffers pause who sends to them (PFC) instead of dropping; without
-    /// `trim`, `pfabric` and pods. Default: false; dcqcn: true.
+    /// `trim`, `pfabric` and pods. Default: false; dcqcn: true where possible.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) pfc: Option<Pfc>,
     /// `true` or a table: full queues trim packets to headers. Default: false.
@@ -192,6 +192,11 @@ impl Switch {
         self.buffer.is_some() || self.shared_buffer.is_some()
     }
 
+    /// Whether nothing is said of queues that excludes pauses.
+    const fn may_pause(&self) -> bool {
+        matches!(self.trim, Trim::Off) && !self.pfabric && !self.selective_drop
+    }
+
     /// Checks the keys against each other and derives the configuration; `marking` is the default of marks, `pfc`
     /// that of pauses.
     pub(super) fn resolve(&self, marking: Marking, pfc: bool) -> Result<SwitchConfig, Problem> {
@@ -289,7 +294,7 @@ impl Switch {
         switch.marking = self.marking(marking)?;
         switch.pfc = match &self.pfc {
             Some(pfc) => pfc.resolve()?,
-            None => pfc.then(PfcConfig::default),
+            None => (pfc && self.may_pause()).then(PfcConfig::default),
         };
         switch.priorities = self.priorities;
         switch.trim = trim;

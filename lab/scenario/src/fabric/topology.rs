@@ -69,6 +69,11 @@ impl TopologyName {
 }
 
 impl Fabric {
+    /// Whether it is a pod, whose cables change their ends.
+    pub fn is_pod(&self) -> bool {
+        PODS.contains(&self.topology)
+    }
+
     pub(super) fn refuse_foreign_keys(&self) -> Result<(), Problem> {
         let foreign =
             KEYS.iter().find(|(_, is_given, of)| is_given(self) && !of.contains(&self.topology));
