@@ -3,6 +3,7 @@
 import os
 import pickle
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
@@ -187,8 +188,11 @@ class Torch(unittest.TestCase):
 
         with tempfile.TemporaryDirectory() as folder:
             out = os.path.join(folder, "out")
+            with socket.socket() as free:
+                free.bind(("127.0.0.1", 0))
+                port = free.getsockname()[1]
             command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node=2", "--max-restarts=1"]
-            command += ["--master-addr=127.0.0.1", "--master-port=29641", "--local-addr=127.0.0.1"]
+            command += ["--master-addr=127.0.0.1", f"--master-port={port}", "--local-addr=127.0.0.1"]
             command += [RANK, "restarted", "rackweave", "-", "-", "env", out]
             env = {**os.environ, "RACKWEAVE_PATIENCE": "2"}
             process = subprocess.run(command, env=env, capture_output=True, text=True, timeout=180)
