@@ -18,6 +18,8 @@ use crate::generate::{self, CompletionsArgs, ManArgs};
 use crate::image::ImageCommand;
 use crate::new_transport::NewTransportArgs;
 #[cfg(feature = "hosts")]
+use crate::node::NodeArgs;
+#[cfg(feature = "hosts")]
 use crate::pod::args::PodCommand;
 #[cfg(feature = "hosts")]
 use crate::reduce::ReduceCommand;
@@ -101,6 +103,8 @@ pub(crate) enum Command {
     #[cfg(feature = "hosts")]
     #[command(subcommand)]
     Pod(PodCommand),
+    #[cfg(feature = "hosts")]
+    Node(NodeArgs),
     /// Print the JSON schema of summary.json on standard output.
     Schema,
     NewTransport(NewTransportArgs),

@@ -25,6 +25,8 @@ mod generate;
 #[cfg(feature = "hosts")]
 mod image;
 mod new_transport;
+#[cfg(feature = "hosts")]
+mod node;
 mod paper;
 #[cfg(feature = "hosts")]
 mod pod;
@@ -108,6 +110,8 @@ pub fn main(plugins: &[Plugin]) -> ExitCode {
         Command::Reduce(command) => reduce::reduce(&command),
         #[cfg(feature = "hosts")]
         Command::Pod(command) => pod::pod(&command),
+        #[cfg(feature = "hosts")]
+        Command::Node(args) => node::node(args),
         Command::Schema => print(rackweave_lab::results::SUMMARY_SCHEMA),
         Command::NewTransport(args) => new_transport::new_transport(&args),
         Command::Completions(args) => generate::completions(&args),

@@ -87,6 +87,7 @@ type Known = Arc<Mutex<VecDeque<Party>>>;
 /// The connection of a request, which is among the request's extensions.
 #[derive(Clone, Debug)]
 pub struct Visit {
+    address: IpAddr,
     from: Party,
     named: Arc<Mutex<Option<Party>>>,
     place: Arc<Place<Party>>,
@@ -94,6 +95,12 @@ pub struct Visit {
 }
 
 impl Visit {
+    /// Where the connection comes from.
+    #[must_use]
+    pub const fn address(&self) -> IpAddr {
+        self.address
+    }
+
     /// The reader has proved this name: its connection does not make room for strangers, nor do the next ones from its address.
     pub fn proves(&self, name: &str) {
         let named = Party::Named(name.into());
@@ -135,7 +142,19 @@ impl Page {
         shown: watch::Receiver<T>,
         limits: Limits,
     ) -> io::Result<Self> {
-        let listener = TcpListener::bind(listen)?;
+        Self::on(TcpListener::bind(listen)?, router, shown, limits)
+    }
+
+    /// Starts a page at a socket that listens.
+    ///
+    /// # Errors
+    /// If the system refuses, or has no thread.
+    pub fn on<T: Send + Sync + 'static>(
+        listener: TcpListener,
+        router: Router,
+        shown: watch::Receiver<T>,
+        limits: Limits,
+    ) -> io::Result<Self> {
         listener.set_nonblocking(true)?;
         let address = listener.local_addr()?;
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
@@ -190,10 +209,11 @@ async fn accept<T: Send + Sync + 'static>(
             sleep(Duration::from_millis(50)).await;
             continue;
         };
-        let from = Party::at(from.ip());
+        let address = from.ip().to_canonical();
+        let from = Party::at(address);
         let is_known = known.lock().unwrap_or_else(PoisonError::into_inner).contains(&from);
         let place = Arc::new(places.take(from.clone(), is_known));
-        let visit = Visit { from, named: Arc::default(), place, known: Arc::clone(&known) };
+        let visit = Visit { address, from, named: Arc::default(), place, known: Arc::clone(&known) };
         connections.spawn(serve(stream, visit, router.clone(), shown.clone(), limits));
     }
     drop(listener);
