@@ -133,9 +133,7 @@ fn tell(event: &Event, is_json: bool) {
         Event::Damaged { digest, name } => (
             "damaged",
             json!({ "digest": digest.to_string(), "name": name }),
-            format!(
-                "{digest} of {name} was damaged: it is fetched again, from the registry alone"
-            ),
+            format!("{digest} of {name} was damaged: it is fetched again, from the registry alone"),
         ),
         Event::Liar { node, digest } => (
             "liar",

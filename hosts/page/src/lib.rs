@@ -213,7 +213,8 @@ async fn accept<T: Send + Sync + 'static>(
         let from = Party::at(address);
         let is_known = known.lock().unwrap_or_else(PoisonError::into_inner).contains(&from);
         let place = Arc::new(places.take(from.clone(), is_known));
-        let visit = Visit { address, from, named: Arc::default(), place, known: Arc::clone(&known) };
+        let visit =
+            Visit { address, from, named: Arc::default(), place, known: Arc::clone(&known) };
         connections.spawn(serve(stream, visit, router.clone(), shown.clone(), limits));
     }
     drop(listener);

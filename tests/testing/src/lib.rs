@@ -79,10 +79,12 @@ pub enum Need {
     Python,
     /// Emulab's Frisbee programs.
     Frisbee,
+    /// A client and a server of container registries, neither of them Rackweave's.
+    Skopeo,
 }
 
 impl Need {
-    const ALL: [Self; 10] = [
+    const ALL: [Self; 11] = [
         Self::NetAdmin,
         Self::SysAdmin,
         Self::SetUid,
@@ -93,6 +95,7 @@ impl Need {
         Self::Loop,
         Self::Python,
         Self::Frisbee,
+        Self::Skopeo,
     ];
 
     /// Returns the name by which `RACKWEAVE_REQUIRE` lists the need.
@@ -109,6 +112,7 @@ impl Need {
             Self::Loop => "loop",
             Self::Python => "python3",
             Self::Frisbee => "frisbee",
+            Self::Skopeo => "skopeo",
         }
     }
 
@@ -126,6 +130,7 @@ impl Need {
             Self::Frisbee => {
                 "Emulab's frisbee, frisbeed, imagezip and imageunzip in the folder FRISBEE_DIR"
             }
+            Self::Skopeo => "the programs skopeo and docker-registry",
         }
     }
 
@@ -149,6 +154,9 @@ impl Need {
             Self::Frisbee => ["frisbee", "frisbeed", "imagezip", "imageunzip"]
                 .iter()
                 .all(|name| frisbee_program(name).is_some_and(|path| path.is_file())),
+            Self::Skopeo => {
+                succeeds(&["skopeo", "--version"]) && succeeds(&["docker-registry", "--version"])
+            }
             Self::Ext4 => succeeds(&["mkfs.ext4", "-V"]),
             Self::Loop => {
                 let script = "f=$(mktemp); truncate -s 1M $f; d=$(losetup -f --show $f) && losetup -d $d; r=$?; rm $f; exit $r";

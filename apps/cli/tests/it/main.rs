@@ -22,6 +22,7 @@ mod image;
 mod imaging;
 mod labels;
 mod labels_ways;
+mod node;
 mod paper;
 mod paths;
 mod reduce;

@@ -189,9 +189,8 @@ impl Index {
     /// The size of a blob that somebody has. If two are said, the one with more holders counts.
     pub(crate) fn size(&self, digest: &Digest) -> Option<u64> {
         let known = self.blobs.iter().filter(|((it, _), _)| it == digest);
-        let held = known.map(|((_, size), (number, _))| {
-            (self.machine.holders(*number, 0).len(), *size)
-        });
+        let held =
+            known.map(|((_, size), (number, _))| (self.machine.holders(*number, 0).len(), *size));
         held.filter(|(holders, _)| *holders > 0).max().map(|(_, size)| size)
     }
 

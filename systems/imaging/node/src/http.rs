@@ -48,7 +48,8 @@ impl Http {
         if !response.status().is_success() {
             return Err(format!("{}: {}", response.status(), rackweave_core::visible(text.trim())));
         }
-        serde_json::from_str(&text).map_err(|error| format!("its answer is not understood: {error}"))
+        serde_json::from_str(&text)
+            .map_err(|error| format!("its answer is not understood: {error}"))
     }
 
     /// Bytes of a blob that a node has or waits for.

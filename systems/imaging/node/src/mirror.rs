@@ -246,8 +246,7 @@ fn manifest(digest: Digest, text: Vec<u8>, is_head: bool) -> Response {
 
 /// What a tag stands for now, which only the registry knows.
 async fn by_tag(node: Arc<Node>, place: Place, is_head: bool, headers: &HeaderMap) -> Response {
-    let accept: Vec<_> =
-        headers.get_all(ACCEPT).iter().filter_map(|it| it.to_str().ok()).collect();
+    let accept: Vec<_> = headers.get_all(ACCEPT).iter().filter_map(|it| it.to_str().ok()).collect();
     let accept = accept.join(", ");
     let asker = Arc::clone(&node);
     let asked = tokio::task::spawn_blocking(move || {

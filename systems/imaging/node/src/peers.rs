@@ -8,8 +8,8 @@ use std::time::Duration;
 
 use axum::body::Body;
 use axum::extract::{Path, State};
-use axum::http::header::{CONTENT_LENGTH, CONTENT_RANGE, CONTENT_TYPE, HeaderMap, RANGE};
 use axum::http::StatusCode;
+use axum::http::header::{CONTENT_LENGTH, CONTENT_RANGE, CONTENT_TYPE, HeaderMap, RANGE};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use axum::{Extension, Router};
@@ -284,12 +284,7 @@ pub(crate) fn send(node: Arc<Node>, found: Found, bytes: Range<u64>, reader: Rea
     body
 }
 
-async fn read(
-    found: &Found,
-    bytes: Range<u64>,
-    attempt: u32,
-    reader: Reader,
-) -> io::Result<Bytes> {
+async fn read(found: &Found, bytes: Range<u64>, attempt: u32, reader: Reader) -> io::Result<Bytes> {
     match found {
         Found::Stored(file, _) => {
             let file = Arc::clone(file);
@@ -322,9 +317,16 @@ mod tests {
         assert_eq!(part("bytes=-3", 10), Some(7..10));
         assert_eq!(part("bytes=-30", 10), Some(0..10));
         assert_eq!(part("bytes=5-99", 10), Some(5..10));
-        for wrong in
-            ["", "bytes=", "bytes=-", "bytes=3-2", "bytes=10-", "bytes=0-1,3-4", "bytes=+1-2", "x=0-1"]
-        {
+        for wrong in [
+            "",
+            "bytes=",
+            "bytes=-",
+            "bytes=3-2",
+            "bytes=10-",
+            "bytes=0-1,3-4",
+            "bytes=+1-2",
+            "x=0-1",
+        ] {
             assert_eq!(part(wrong, 10), None, "{wrong}");
         }
         assert_eq!(part("bytes=-0", 10), None);

@@ -105,9 +105,8 @@ impl Credentials {
         let file: File = serde_json::from_value(fields.into()).map_err(CredentialsError::Form)?;
         let mut all = BTreeMap::new();
         for (name, entry) in file.auths {
-            let auth = entry.auth.filter(|auth| {
-                STANDARD.decode(auth).is_ok_and(|it| it.contains(&b':'))
-            });
+            let auth =
+                entry.auth.filter(|auth| STANDARD.decode(auth).is_ok_and(|it| it.contains(&b':')));
             let auth = auth.ok_or_else(|| CredentialsError::Entry(visible(&name)))?;
             let host = name.trim_start_matches("https://").trim_start_matches("http://");
             let host = host.split('/').next().unwrap_or(host).to_owned();
@@ -293,7 +292,8 @@ impl Registry {
         if let Some(basic) = basic {
             request = request.header(header::AUTHORIZATION, basic);
         }
-        let failed = |error: &dyn fmt::Display| format!("no token from {}: {error}", visible(realm));
+        let failed =
+            |error: &dyn fmt::Display| format!("no token from {}: {error}", visible(realm));
         let mut response = request.call().map_err(|error| failed(&error))?;
         if !response.status().is_success() {
             return Err(failed(&response.status()));
@@ -321,8 +321,7 @@ impl Registry {
     /// The size of content that is named by its digest.
     pub(crate) fn size(&self, place: &Place) -> Result<u64, Failure> {
         let failed = |why: String| Failure::Other(unreachable(place, &why));
-        let response =
-            self.send(place, Method::Head, MANIFESTS, None, CONNECT).map_err(failed)?;
+        let response = self.send(place, Method::Head, MANIFESTS, None, CONNECT).map_err(failed)?;
         checked(place, response.status().as_u16())?;
         let length = response.headers().get(header::CONTENT_LENGTH);
         let length = length.and_then(|it| it.to_str().ok()).and_then(|it| it.parse().ok());
@@ -339,13 +338,13 @@ impl Registry {
     ) -> Result<Content, Failure> {
         let failed = |why: String| Failure::Other(unreachable(place, &why));
         let range = Some((first, last));
-        let response =
-            self.send(place, Method::Get, MANIFESTS, range, patience).map_err(failed)?;
+        let response = self.send(place, Method::Get, MANIFESTS, range, patience).map_err(failed)?;
         let status = response.status().as_u16();
         checked(place, status)?;
         let first = if status == 206 {
             let said = response.headers().get(header::CONTENT_RANGE);
-            let said = said.and_then(|it| it.to_str().ok()).and_then(|it| it.strip_prefix("bytes "));
+            let said =
+                said.and_then(|it| it.to_str().ok()).and_then(|it| it.strip_prefix("bytes "));
             let said = said.and_then(|it| it.split_once('-')).and_then(|it| it.0.parse().ok());
             said.filter(|said| *said == first)
                 .ok_or_else(|| failed("it sends another part than it was asked for".to_owned()))?
@@ -429,7 +428,8 @@ mod tests {
     fn registries_have_a_name_and_a_url() {
         let good: Upstream = "docker.io=https://registry-1.docker.io/".parse().unwrap();
         assert_eq!((&*good.name, &*good.url), ("docker.io", "https://registry-1.docker.io"));
-        for wrong in ["", "docker.io", "a=b", "=http://x", "a=http://", "a=http://x/y", "a=ftp://x"] {
+        for wrong in ["", "docker.io", "a=b", "=http://x", "a=http://", "a=http://x/y", "a=ftp://x"]
+        {
             assert_eq!(wrong.parse::<Upstream>(), Err(UpstreamParseError), "{wrong}");
         }
     }

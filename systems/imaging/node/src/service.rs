@@ -256,7 +256,9 @@ impl Node {
             return Ok(Found::Arriving(Arc::clone(blob)));
         }
         if arriving.len() >= MOST_ARRIVING {
-            return Err(Failure::Other(format!("{MOST_ARRIVING} others arrive, which is the limit")));
+            return Err(Failure::Other(format!(
+                "{MOST_ARRIVING} others arrive, which is the limit"
+            )));
         }
         let failed = |error: io::Error| Failure::Other(format!("it cannot be written: {error}"));
         let blob = Arriving::new(&self.store, digest, size).map_err(failed)?;
@@ -431,8 +433,12 @@ impl Node {
                 })
             })
             .collect();
-        let counts: serde_json::Map<String, Value> =
-            self.counts.all().iter().map(|(name, _, value)| ((*name).into(), (*value).into())).collect();
+        let counts: serde_json::Map<String, Value> = self
+            .counts
+            .all()
+            .iter()
+            .map(|(name, _, value)| ((*name).into(), (*value).into()))
+            .collect();
         serde_json::json!({
             "blobs": blobs, "bytes": bytes, "arriving": arriving, "counts": counts,
             "nodes": self.index().map(|index| index.nodes()),

@@ -147,7 +147,7 @@ impl Texts {
 }
 
 /// A running command, whose output is read. It is killed when it is dropped.
-pub(super) struct Process {
+pub(crate) struct Process {
     pub(super) child: Child,
     lines: Receiver<String>,
     pub(super) stderr: String,
@@ -168,7 +168,7 @@ fn lines_of(output: impl Read + Send + 'static) -> Receiver<String> {
 }
 
 impl Process {
-    pub(super) fn start(mut command: Command) -> Self {
+    pub(crate) fn start(mut command: Command) -> Self {
         let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
         let lines = lines_of(child.stderr.take().unwrap());
         let stdout = lines_of(child.stdout.take().unwrap());
@@ -180,7 +180,7 @@ impl Process {
     }
 
     /// Waits until it has said this.
-    pub(super) fn says(&mut self, text: &str) {
+    pub(crate) fn says(&mut self, text: &str) {
         until(text, || {
             let has_ended = self.child.try_wait().unwrap().is_some();
             self.read();
@@ -189,23 +189,23 @@ impl Process {
         });
     }
 
-    pub(super) fn signal(&self, name: &str) {
+    pub(crate) fn signal(&self, name: &str) {
         let id = self.child.id().to_string();
         assert!(Command::new("kill").args([name, &id]).status().unwrap().success());
     }
 
-    pub(super) fn kill(&mut self) {
+    pub(crate) fn kill(&mut self) {
         self.child.kill().unwrap();
         self.child.wait().unwrap();
     }
 
-    pub(super) fn has_ended(&mut self) -> bool {
+    pub(crate) fn has_ended(&mut self) -> bool {
         self.child.try_wait().unwrap().is_some()
     }
 
     /// Kills a worker of an all-reduce, and returns whether it has said before that all workers have the sum. The job does not need it
     /// from then on.
-    pub(super) fn was_sure_when_killed(&mut self) -> bool {
+    pub(crate) fn was_sure_when_killed(&mut self) -> bool {
         self.kill();
         self.stderr.extend(self.lines.iter());
         // With `--json` it says so there.
@@ -213,7 +213,7 @@ impl Process {
     }
 
     /// Waits for the end; returns the exit code, and what it has said with words separated by single spaces.
-    pub(super) fn end(&mut self) -> (i32, String) {
+    pub(crate) fn end(&mut self) -> (i32, String) {
         let mut status = None;
         until("the process ends", || {
             status = self.child.try_wait().unwrap();
@@ -226,12 +226,12 @@ impl Process {
     }
 
     /// The next event that it prints.
-    pub(super) fn event(&self) -> Value {
+    pub(crate) fn event(&self) -> Value {
         serde_json::from_str(&self.stdout.recv().unwrap()).unwrap()
     }
 
     /// Expects a good end, and returns the last event that it has printed: its result.
-    pub(super) fn done(&mut self) -> Value {
+    pub(crate) fn done(&mut self) -> Value {
         let text = self.printed();
         // Without `--json` it prints text or nothing.
         if !text.starts_with('{') {
@@ -243,7 +243,7 @@ impl Process {
     }
 
     /// Waits until the process has ended with 0, and returns what it has printed.
-    pub(super) fn printed(&mut self) -> String {
+    pub(crate) fn printed(&mut self) -> String {
         let (code, said) = self.end();
         assert_eq!(code, 0, "{said}");
         self.stdout.iter().collect()

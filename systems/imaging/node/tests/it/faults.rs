@@ -134,9 +134,8 @@ fn a_node_that_ends_breaks_off_what_it_sends() {
     let digest = registry.put(bytes(30 * MIB, 11));
     let node = start(config(&registry, folder.path()));
     let address = node.service.address;
-    let reader = std::thread::spawn(move || {
-        ask(address, "GET", &format!("/v2/app/blobs/{digest}"), "")
-    });
+    let reader =
+        std::thread::spawn(move || ask(address, "GET", &format!("/v2/app/blobs/{digest}"), ""));
     wait(Duration::from_millis(600));
     let began = now();
     drop(node);
