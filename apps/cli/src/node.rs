@@ -84,6 +84,8 @@ pub(crate) fn node(args: NodeArgs) -> miette::Result<u8> {
         names: args.names,
     };
     let stop = Interrupt::watch()?;
+    // Each reader and each blob is an open file.
+    let _ = rackweave_linux::sys::raise_open_file_limit();
     let service = match Service::start(config, move |event| tell(event, is_json)) {
         Ok(service) => service,
         Err(
@@ -97,8 +99,11 @@ pub(crate) fn node(args: NodeArgs) -> miette::Result<u8> {
             return Ok(exit::FAILED);
         }
     };
-    if !service.address.ip().is_loopback() {
-        status("note: whoever reaches this address can pull what the node has or may fetch\n");
+    let is_open = |address: SocketAddr| !address.ip().is_loopback();
+    if is_open(service.address) || service.nodes.is_some_and(is_open) {
+        status(
+            "note: whoever reaches this host can pull what the node has, and nothing is encrypted\n",
+        );
     }
     match service.nodes {
         Some(nodes) => {
@@ -138,7 +143,9 @@ fn tell(event: &Event, is_json: bool) {
         Event::Liar { node, digest } => (
             "liar",
             json!({ "node": node.to_string(), "digest": digest.to_string() }),
-            format!("warning: the node {node} has sent damaged chunks of {digest}"),
+            format!(
+                "warning: the node {node} has sent damaged chunks of {digest}: it is not asked for ten minutes"
+            ),
         ),
         Event::NoDirectory { why } => (
             "no-directory",

@@ -69,7 +69,7 @@ struct Hashing {
 /// A chunk that a node has sent, in an attempt whose content was damaged.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Suspect {
-    pub(crate) chunk: u32,
+    chunk: u32,
     pub(crate) node: SocketAddr,
     digest: Digest,
 }
@@ -82,6 +82,8 @@ pub(crate) struct Arriving {
     part: Part,
     state: Mutex<State>,
     hashing: Mutex<Hashing>,
+    /// Held while a chunk is looked for, written and noted, and while all are forgotten: nobody writes to what is there.
+    writing: Mutex<()>,
     suspects: Mutex<Vec<Suspect>>,
     news: watch::Sender<()>,
 }
@@ -104,6 +106,7 @@ impl Arriving {
             part,
             state: Mutex::new(state),
             hashing: Mutex::new(hashing),
+            writing: Mutex::default(),
             suspects: Mutex::default(),
             news: watch::Sender::new(()),
         })
@@ -142,23 +145,29 @@ impl Arriving {
         self.news.send_replace(());
     }
 
-    /// Takes in a chunk, of its whole length. Blocks.
+    /// Takes in a chunk of an attempt, of its whole length. Blocks.
     pub(crate) fn write(
         &self,
         store: &Store,
-        chunk: u32,
+        (chunk, attempt): (u32, u32),
         bytes: &[u8],
         source: Source,
     ) -> io::Result<Written> {
-        if self.has(chunk) {
-            return Ok(Written::Known);
+        {
+            let _one = locked(&self.writing);
+            let state = locked(&self.state);
+            let is_late = state.attempt != attempt || state.outcome.is_some();
+            if is_late || state.have.contains(chunk) {
+                return Ok(Written::Known);
+            }
+            drop(state);
+            write_all_at(self.part.file(), bytes, self.range(chunk).start)?;
+            if let Source::Node(node) = source {
+                let digest = Digest::of(bytes);
+                locked(&self.suspects).push(Suspect { chunk, node, digest });
+            }
+            locked(&self.state).have.insert(chunk);
         }
-        write_all_at(self.part.file(), bytes, self.range(chunk).start)?;
-        if let Source::Node(node) = source {
-            let digest = Digest::of(bytes);
-            locked(&self.suspects).push(Suspect { chunk, node, digest });
-        }
-        locked(&self.state).have.insert(chunk);
         self.news.send_replace(());
         self.hash(store)
     }
@@ -186,6 +195,7 @@ impl Arriving {
             self.news.send_replace(());
             return Ok(Written::Whole(gone));
         }
+        let _one = locked(&self.writing);
         *hashing = Hashing { hasher: Some(Hasher::new()), next: 0 };
         let mut state = locked(&self.state);
         state.have = Bitmap::new(self.chunks());
@@ -195,8 +205,11 @@ impl Arriving {
         Ok(Written::Damaged)
     }
 
-    /// The nodes that have sent something else than what has the digest. Called when the blob is whole; blocks.
-    pub(crate) fn liars(&self) -> Vec<Suspect> {
+    /// The chunks that nodes have sent otherwise than they are. Called when the blob is whole; blocks.
+    pub(crate) fn damaged(&self) -> Vec<Suspect> {
+        if self.attempt() == 0 {
+            return Vec::new();
+        }
         let mut suspects = std::mem::take(&mut *locked(&self.suspects));
         suspects.retain(|suspect| {
             let range = self.range(suspect.chunk);
@@ -207,8 +220,21 @@ impl Arriving {
         suspects
     }
 
-    /// Reads bytes of one chunk, once it is there: within `patience`, and of this attempt. With `is_checked`, the last chunk waits for the
-    /// digest.
+    /// Waits for the outcome.
+    pub(crate) async fn ended(&self, patience: Duration) -> Result<(), Failure> {
+        let mut news = self.news.subscribe();
+        loop {
+            news.borrow_and_update();
+            if let Some(outcome) = self.outcome() {
+                return outcome;
+            }
+            if !matches!(timeout(patience, news.changed()).await, Ok(Ok(()))) {
+                return Err(Failure::Other("it does not arrive".to_owned()));
+            }
+        }
+    }
+
+    /// Reads bytes of one chunk, once it is there: within `patience`, and of this attempt. With `is_checked`, they wait for the digest.
     pub(crate) async fn read(
         self: &Arc<Self>,
         bytes: Range<u64>,
@@ -228,7 +254,7 @@ impl Arriving {
                 if state.attempt != attempt {
                     return Err(io::Error::other("its content was damaged"));
                 }
-                let waits = is_checked && chunk + 1 == self.chunks() && state.outcome.is_none();
+                let waits = is_checked && state.outcome.is_none();
                 if state.have.contains(chunk) && !waits {
                     break;
                 }

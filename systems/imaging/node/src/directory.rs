@@ -1,6 +1,6 @@
 //! Who has which chunk of which blob: the directory of SWP2P, for nodes that ask it by HTTP.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 
 use rackweave_core::{HostId, Span, Time};
@@ -16,6 +16,8 @@ const MOST_BLOBS: u16 = 8192;
 const MOST_NODES: usize = 4096;
 /// The most racks.
 const MOST_RACKS: usize = 1024;
+/// The most nodes of one address.
+const MOST_OF_ADDRESS: usize = 64;
 /// The longest name of a rack.
 const LONGEST_RACK: usize = 64;
 /// After which silence a node is not asked. Nodes report each third of it.
@@ -70,15 +72,6 @@ pub(crate) struct Reported {
     pub(crate) blobs: Vec<Held>,
 }
 
-/// A node has sent something else than what has the digest.
-#[derive(Clone, Debug, Serialize, Deserialize)]
-pub(crate) struct Accused {
-    #[serde(flatten)]
-    pub(crate) about: About,
-    pub(crate) node: SocketAddr,
-    pub(crate) chunk: u32,
-}
-
 /// Why a request is refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum Refused {
@@ -88,9 +81,11 @@ pub(crate) enum Refused {
     Size,
     #[error("a rack's name has at most {LONGEST_RACK} bytes")]
     Rack,
-    #[error("a report names chunks that its blob does not have")]
+    #[error("it names chunks that its blob does not have")]
     Chunks,
-    #[error("the directory has {MOST_NODES} nodes, or {MOST_RACKS} racks, which is the limit")]
+    #[error(
+        "the directory has {MOST_NODES} nodes, {MOST_RACKS} racks, or {MOST_OF_ADDRESS} nodes of this address, which is the limit"
+    )]
     Full,
 }
 
@@ -99,11 +94,11 @@ pub(crate) enum Refused {
 pub(crate) struct Index {
     machine: Directory,
     /// The numbers of blobs, and when they were used last.
-    blobs: HashMap<(Digest, u64), (u32, Time)>,
+    blobs: BTreeMap<(Digest, u64), (u32, Time)>,
     next_blob: u32,
-    nodes: HashMap<SocketAddr, (HostId, Time)>,
-    addresses: HashMap<HostId, SocketAddr>,
-    racks: HashMap<String, u32>,
+    nodes: BTreeMap<SocketAddr, (HostId, Time)>,
+    addresses: BTreeMap<HostId, SocketAddr>,
+    racks: BTreeMap<String, u32>,
     next_node: u32,
 }
 
@@ -118,11 +113,11 @@ impl Index {
         });
         Self {
             machine,
-            blobs: HashMap::new(),
+            blobs: BTreeMap::new(),
             next_blob: 0,
-            nodes: HashMap::new(),
-            addresses: HashMap::new(),
-            racks: HashMap::new(),
+            nodes: BTreeMap::new(),
+            addresses: BTreeMap::new(),
+            racks: BTreeMap::new(),
             next_node: 0,
         }
     }
@@ -136,6 +131,9 @@ impl Index {
         self.nodes.retain(|_, (_, seen)| now.since(*seen) < SILENCE);
         let nodes = &self.nodes;
         self.addresses.retain(|_, address| nodes.contains_key(address));
+        let used: BTreeSet<u32> =
+            nodes.values().map(|(host, _)| host.0 / MOST_NODES as u32).collect();
+        self.racks.retain(|_, number| used.contains(number));
     }
 
     fn node(&mut self, now: Time, at: SocketAddr, rack: &str) -> Result<HostId, Refused> {
@@ -146,16 +144,17 @@ impl Index {
         if rack.len() > LONGEST_RACK {
             return Err(Refused::Rack);
         }
-        if self.nodes.len() >= MOST_NODES {
-            self.forget_silent_nodes(now);
-        }
+        self.forget_silent_nodes(now);
+        let of_address = self.nodes.keys().filter(|it| it.ip() == at.ip()).count();
         if self.nodes.len() >= MOST_NODES
+            || of_address >= MOST_OF_ADDRESS
             || !self.racks.contains_key(rack) && self.racks.len() >= MOST_RACKS
         {
             return Err(Refused::Full);
         }
-        let racks = self.racks.len() as u32;
-        let rack = *self.racks.entry(rack.to_owned()).or_insert(racks);
+        let taken: BTreeSet<u32> = self.racks.values().copied().collect();
+        let free = (0..).find(|number| !taken.contains(number)).unwrap_or(0);
+        let rack = *self.racks.entry(rack.to_owned()).or_insert(free);
         let mut host = None;
         while host.is_none_or(|it| self.addresses.contains_key(&it)) {
             host = Some(HostId(rack * MOST_NODES as u32 + self.next_node % MOST_NODES as u32));
@@ -178,8 +177,9 @@ impl Index {
         }
         if self.blobs.len() >= usize::from(MOST_BLOBS)
             && let Some(oldest) = self.blobs.iter().min_by_key(|(_, it)| it.1).map(|it| *it.0)
+            && let Some((number, _)) = self.blobs.remove(&oldest)
         {
-            self.blobs.remove(&oldest);
+            self.nodes.values().for_each(|(host, _)| self.machine.leave(number, *host));
         }
         self.next_blob = self.next_blob.wrapping_add(1);
         self.blobs.insert((digest, size), (self.next_blob, now));
@@ -201,9 +201,12 @@ impl Index {
         asked: &Asked,
     ) -> Result<Vec<Run>, Refused> {
         let About { rack, digest, size, .. } = &asked.about;
-        let image = self.blob(now, digest, *size)?;
-        let from = self.node(now, at, rack)?;
         let Asked { first, count, tries, .. } = *asked;
+        let image = self.blob(now, digest, *size)?;
+        if count == 0 || u64::from(first) + u64::from(count) > size.div_ceil(crate::CHUNK) {
+            return Err(Refused::Chunks);
+        }
+        let from = self.node(now, at, rack)?;
         let mut runs = Vec::new();
         let ask = directory::Ask { image, from, first, count, tries };
         self.machine.choose(now, ask, |run| runs.push(run));
@@ -243,21 +246,6 @@ impl Index {
             let map: Vec<u8> = all.iter().flat_map(|word| word.to_le_bytes()).collect();
             // What does not fit is not recorded, and is fetched from others.
             let _ = self.machine.report(now, image, from, 0, &map);
-        }
-        Ok(())
-    }
-
-    pub(crate) fn accuse(
-        &mut self,
-        now: Time,
-        at: SocketAddr,
-        accused: &Accused,
-    ) -> Result<(), Refused> {
-        let About { rack, digest, size, .. } = &accused.about;
-        let image = self.blob(now, digest, *size)?;
-        let from = self.node(now, at, rack)?;
-        if let Some((holder, _)) = self.nodes.get(&accused.node) {
-            self.machine.accuse(now, image, from, *holder, accused.chunk);
         }
         Ok(())
     }
@@ -311,6 +299,8 @@ mod tests {
         let words = Some(vec![1 << 10]);
         let reported = Reported { blobs: vec![Held { words, ..held }], ..reported };
         assert_eq!(index.report(Time::ZERO, at(3), &reported), Err(Refused::Chunks));
+        let wrong = Asked { about: about(1), first: 16_000_000, count: 1, tries: 0 };
+        assert_eq!(index.ask(Time::ZERO, at(1), &wrong), Err(Refused::Chunks));
         let wrong = Asked { about: about(0), ..asked };
         assert_eq!(index.ask(Time::ZERO, at(1), &wrong), Err(Refused::Size));
     }

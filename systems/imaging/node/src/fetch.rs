@@ -2,7 +2,6 @@
 
 use std::collections::VecDeque;
 use std::io::{self, Read};
-use std::net::SocketAddr;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -54,6 +53,8 @@ struct Plan {
     under_way: usize,
     /// Whether the registry sends all chunks in one answer.
     is_whole: bool,
+    /// How often such an answer was not whole.
+    broken: u8,
     is_over: bool,
 }
 
@@ -73,6 +74,7 @@ struct Shared<'a> {
 impl Fetch {
     /// Fetches the blob, in this thread and some others. Its outcome says how that ends.
     pub(crate) fn run(&self) {
+        let _end = Ends(self);
         let plan = Plan {
             attempt: 0,
             asks_nodes: self.node.has_directory(),
@@ -81,6 +83,7 @@ impl Fetch {
             ready: VecDeque::new(),
             under_way: 0,
             is_whole: false,
+            broken: 0,
             is_over: false,
         };
         let shared = Shared { fetch: self, plan: Mutex::new(plan), changed: Condvar::new() };
@@ -94,12 +97,23 @@ impl Fetch {
         } else {
             std::thread::scope(|scope| {
                 for _ in 1..WORKERS.min(self.blob.chunks() as usize) {
-                    scope.spawn(|| shared.work());
+                    // This one does it alone, if there are no more.
+                    let _ = std::thread::Builder::new().spawn_scoped(scope, || shared.work());
                 }
                 shared.work();
             });
         }
-        self.node.arrived(self);
+    }
+}
+
+/// Ends a fetch, also one that panics.
+struct Ends<'a>(&'a Fetch);
+
+impl Drop for Ends<'_> {
+    fn drop(&mut self) {
+        // If it has an outcome, that one stays.
+        self.0.blob.fail(Failure::Other("an error in Rackweave".to_owned()));
+        self.0.node.arrived(self.0);
     }
 }
 
@@ -110,8 +124,14 @@ impl Shared<'_> {
 
     fn work(&self) {
         while let Some((job, attempt)) = self.next() {
-            let result = self.perform(job, attempt);
-            self.done(job, attempt, result);
+            let Run { first, count, .. } = job.run;
+            let missing = || {
+                let all = first..first + count;
+                all.filter(|it| !self.fetch.blob.has(*it)).collect::<Vec<u32>>()
+            };
+            let before = missing();
+            let result = self.perform(job, &before, attempt);
+            self.done(job, attempt, result, before.len(), &missing());
         }
     }
 
@@ -152,7 +172,10 @@ impl Shared<'_> {
                     let Wanted { first, count, tries } = wanted;
                     let registry = || vec![Run { first, count, node: None }];
                     let runs = runs.filter(|runs| covers(runs, first, count));
-                    let runs = runs.unwrap_or_else(registry);
+                    let mut runs = runs.unwrap_or_else(registry);
+                    for run in &mut runs {
+                        run.node = run.node.filter(|node| !self.fetch.node.is_liar(*node));
+                    }
                     plan.ready.extend(runs.into_iter().map(|run| Job { run, tries }));
                     self.changed.notify_all();
                 }
@@ -165,10 +188,9 @@ impl Shared<'_> {
     }
 
     /// Fetches the chunks of a run that are missing.
-    fn perform(&self, job: Job, attempt: u32) -> Result<(), Failure> {
+    fn perform(&self, job: Job, missing: &[u32], attempt: u32) -> Result<(), Failure> {
         let Fetch { node, blob, place } = self.fetch;
-        let Run { first, count, node: from } = job.run;
-        let missing: Vec<u32> = (first..first + count).filter(|it| !blob.has(*it)).collect();
+        let from = job.run.node;
         let (Some(&first), Some(&last)) = (missing.first(), missing.last()) else { return Ok(()) };
         let bytes = blob.range(first).start..blob.range(last).end;
         match from {
@@ -219,11 +241,22 @@ impl Shared<'_> {
         });
         let mut plan = self.plan();
         plan.is_whole = false;
-        if plan.attempt == attempt && result.is_err() {
-            // What is missing is asked for again.
-            plan.next = 0;
+        if plan.attempt != attempt {
+            return Ok(());
         }
-        result
+        let Err(failure) = result else { return Ok(()) };
+        plan.broken += 1;
+        if plan.broken > MOST_TRIES || failure == Failure::Missing {
+            plan.is_over = true;
+            blob.fail(failure);
+            return Ok(());
+        }
+        let time = PAUSE * u32::from(plan.broken);
+        drop(plan);
+        pause(time);
+        // What is missing is asked for again.
+        self.plan().next = 0;
+        Ok(())
     }
 
     /// Reads chunks one after the other.
@@ -249,8 +282,14 @@ impl Shared<'_> {
             if node.is_stopped() || blob.attempt() != attempt {
                 return Ok(());
             }
-            let written = blob.write(&node.store, chunk, &buffer, source);
-            let written = written.map_err(|error| unwritten(&error))?;
+            let written = match blob.write(&node.store, (chunk, attempt), &buffer, source) {
+                Ok(written) => written,
+                Err(error) => {
+                    // A disk that fails does so for every source.
+                    blob.fail(unwritten(&error));
+                    return Ok(());
+                }
+            };
             if written != Written::Known {
                 let counter = match source {
                     Source::Registry => &node.counts.from_registry,
@@ -264,6 +303,8 @@ impl Shared<'_> {
                 Written::Damaged => self.damaged(),
             }
         }
+        // The end of the answer lets its connection be used again.
+        let _ = body.read(&mut [0]);
         Ok(())
     }
 
@@ -286,24 +327,30 @@ impl Shared<'_> {
             ready: VecDeque::new(),
             under_way,
             is_whole: false,
+            broken: 0,
             is_over: plan.is_over,
         };
         drop(plan);
         self.changed.notify_all();
     }
 
-    fn done(&self, job: Job, attempt: u32, result: Result<(), Failure>) {
+    fn done(
+        &self,
+        job: Job,
+        attempt: u32,
+        result: Result<(), Failure>,
+        before: usize,
+        missing: &[u32],
+    ) {
         let blob = &self.fetch.blob;
         let mut plan = self.plan();
         plan.under_way -= 1;
-        let Run { first, count, node } = job.run;
+        let node = job.run.node;
         if let Err(failure) = result
             && plan.attempt == attempt
         {
-            let missing: Vec<u32> = (first..first + count).filter(|it| !blob.has(*it)).collect();
             // Only what brings nothing counts as a try.
-            let is_new = missing.len() < count as usize;
-            let tries = if is_new { job.tries.max(1) } else { job.tries + 1 };
+            let tries = if missing.len() < before { job.tries.max(1) } else { job.tries + 1 };
             let is_final = match failure {
                 Failure::Missing => node.is_none(),
                 Failure::Damaged => true,
@@ -339,11 +386,6 @@ fn unwritten(error: &io::Error) -> Failure {
 #[expect(clippy::disallowed_methods, reason = "a thread that waits before it asks again")]
 fn pause(time: Duration) {
     std::thread::sleep(time);
-}
-
-/// The nodes that have sent damaged chunks of a blob that is whole now.
-pub(crate) fn liars(blob: &Arriving) -> Vec<(SocketAddr, u32)> {
-    blob.liars().into_iter().map(|suspect| (suspect.node, suspect.chunk)).collect()
 }
 
 #[cfg(test)]

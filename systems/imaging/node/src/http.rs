@@ -40,9 +40,13 @@ impl Http {
         path: &str,
         body: &impl Serialize,
     ) -> Result<T, String> {
-        let request = self.0.post(format!("http://{to}{path}"));
-        let request = request.config().timeout_global(Some(PATIENCE)).build();
-        let mut response = request.send_json(body).map_err(|error| error.to_string())?;
+        let send = || {
+            let request = self.0.post(format!("http://{to}{path}"));
+            request.config().timeout_global(Some(PATIENCE)).build().send_json(body)
+        };
+        // A connection that was kept may have been closed meanwhile.
+        let response = send().or_else(|_| send());
+        let mut response = response.map_err(|error| error.to_string())?;
         let text = response.body_mut().with_config().limit(LONGEST).read_to_string();
         let text = text.map_err(|error| error.to_string())?;
         if !response.status().is_success() {

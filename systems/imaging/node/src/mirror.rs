@@ -197,27 +197,18 @@ async fn whole(node: &Arc<Node>, found: &Found) -> Result<Vec<u8>, Failure> {
     if size > LARGEST_MANIFEST {
         return Err(Failure::Other(format!("a manifest of {size} bytes is too large")));
     }
-    let text = match found {
-        Found::Stored(file, _) => {
-            let mut text = vec![0; usize::try_from(size).unwrap_or(0)];
-            read_exact_at(&**file, &mut text, 0).map_err(failed)?;
-            text
-        }
+    let file = match found {
+        Found::Stored(file, _) => Arc::clone(file),
         Found::Arriving(blob) => {
-            let mut text = Vec::new();
-            let patience = std::time::Duration::from_secs(60);
-            for chunk in 0..blob.chunks() {
-                // A damaged attempt begins again.
-                let read = blob.read(blob.range(chunk), blob.attempt(), true, patience).await;
-                match (read, blob.outcome()) {
-                    (_, Some(Err(failure))) => return Err(failure),
-                    (Ok(piece), _) => text.extend_from_slice(&piece),
-                    (Err(error), _) => return Err(failed(error)),
-                }
-            }
-            text
+            blob.ended(std::time::Duration::from_secs(60)).await?;
+            let (finder, digest) = (Arc::clone(node), blob.digest);
+            let stored = tokio::task::spawn_blocking(move || finder.store.open_blob(&digest)).await;
+            let gone = || Failure::Other("it has gone for lack of room".to_owned());
+            stored.ok().flatten().map(|(file, _)| file).ok_or_else(gone)?
         }
     };
+    let mut text = vec![0; usize::try_from(size).unwrap_or(0)];
+    read_exact_at(&*file, &mut text, 0).map_err(failed)?;
     Counts::add(&node.counts.to_runtimes, size);
     Ok(text)
 }

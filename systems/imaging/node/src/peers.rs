@@ -23,11 +23,14 @@ use serde_json::Value;
 use crate::CHUNK;
 use crate::counts::Counts;
 use crate::digest::Digest;
-use crate::directory::{Accused, Asked, Index, Refused, Reported};
+use crate::directory::{Asked, Index, Refused, Reported};
 use crate::service::{Found, Node};
 
-/// The longest request.
-const LONGEST: usize = 8 << 20;
+/// The longest report, and the longest other request.
+const LONGEST_REPORT: usize = 1 << 20;
+const LONGEST: usize = 4 << 10;
+/// Bytes that are read at a time for a reader.
+const PIECE: u64 = 256 << 10;
 /// How long a node waits here for a chunk that is about to arrive.
 const PATIENCE: Duration = Duration::from_secs(10);
 
@@ -36,7 +39,6 @@ pub(crate) fn router(node: &Arc<Node>, names: Vec<String>) -> Router {
         .route("/node/v1/blobs/{digest}", get(blob))
         .route("/node/v1/ask", post(ask))
         .route("/node/v1/report", post(report))
-        .route("/node/v1/accuse", post(accuse))
         .route("/node/v1/leave", post(leave))
         .route("/node/v1/size", post(size))
         .route("/node/v1/status", get(status))
@@ -64,16 +66,17 @@ fn refused(status: StatusCode, why: impl ToString) -> Response {
 }
 
 /// Reads what a node says, and answers from the directory.
-async fn told<T: DeserializeOwned>(
+async fn told<T: DeserializeOwned + HasPort>(
     node: &Node,
     visit: &Visit,
     body: Body,
     answer: impl FnOnce(&mut Index, SocketAddr, T) -> Result<Value, Refused>,
-) -> Response
-where
-    T: HasPort,
-{
-    let text = match whole(body, LONGEST).await {
+) -> Response {
+    const NOT_HERE: &str = "this node does not keep the directory";
+    if node.index().is_none() {
+        return refused(StatusCode::NOT_FOUND, NOT_HERE);
+    }
+    let text = match whole(body, T::LONGEST).await {
         Ok(text) => text,
         Err(error) => return refused(error.status(), error),
     };
@@ -83,7 +86,7 @@ where
     };
     let at = SocketAddr::new(visit.address(), told.port());
     let Some(mut index) = node.index() else {
-        return refused(StatusCode::NOT_FOUND, "this node does not keep the directory");
+        return refused(StatusCode::NOT_FOUND, NOT_HERE);
     };
     match answer(&mut index, at, told) {
         Ok(value) => json(&value),
@@ -94,6 +97,9 @@ where
 
 /// What names the port of the node that says it.
 trait HasPort {
+    /// How long it can be.
+    const LONGEST: usize = LONGEST;
+
     fn port(&self) -> u16;
 }
 
@@ -104,14 +110,10 @@ impl HasPort for Asked {
 }
 
 impl HasPort for Reported {
+    const LONGEST: usize = LONGEST_REPORT;
+
     fn port(&self) -> u16 {
         self.port
-    }
-}
-
-impl HasPort for Accused {
-    fn port(&self) -> u16 {
-        self.about.port
     }
 }
 
@@ -159,17 +161,6 @@ async fn report(
 ) -> Response {
     told(&node, &visit, body, |index, at, reported: Reported| {
         index.report(node.clock.now(), at, &reported).map(|()| Value::Null)
-    })
-    .await
-}
-
-async fn accuse(
-    State(node): State<Arc<Node>>,
-    Extension(visit): Extension<Visit>,
-    body: Body,
-) -> Response {
-    told(&node, &visit, body, |index, at, accused: Accused| {
-        index.accuse(node.clock.now(), at, &accused).map(|()| Value::Null)
     })
     .await
 }
@@ -267,8 +258,10 @@ pub(crate) fn send(node: Arc<Node>, found: Found, bytes: Range<u64>, reader: Rea
         };
         let mut next = bytes.start;
         while next < bytes.end {
-            let end = (next / CHUNK + 1).saturating_mul(CHUNK).min(bytes.end);
-            let piece = read(&found, next..end, attempt, reader).await;
+            let end = (next / CHUNK + 1).saturating_mul(CHUNK).min(next + PIECE).min(bytes.end);
+            // What a runtime gets is whole only if the blob is what its digest says.
+            let is_checked = reader == Reader::Runtime && end == bytes.end;
+            let piece = read(&found, next..end, attempt, reader, is_checked).await;
             let counter = match reader {
                 Reader::Node => &node.counts.to_nodes,
                 Reader::Runtime => &node.counts.to_runtimes,
@@ -284,7 +277,13 @@ pub(crate) fn send(node: Arc<Node>, found: Found, bytes: Range<u64>, reader: Rea
     body
 }
 
-async fn read(found: &Found, bytes: Range<u64>, attempt: u32, reader: Reader) -> io::Result<Bytes> {
+async fn read(
+    found: &Found,
+    bytes: Range<u64>,
+    attempt: u32,
+    reader: Reader,
+    is_checked: bool,
+) -> io::Result<Bytes> {
     match found {
         Found::Stored(file, _) => {
             let file = Arc::clone(file);
@@ -301,7 +300,7 @@ async fn read(found: &Found, bytes: Range<u64>, attempt: u32, reader: Reader) ->
                 // The fetch itself ends.
                 Reader::Runtime => Duration::from_secs(24 * 3600),
             };
-            blob.read(bytes, attempt, reader == Reader::Runtime, patience).await
+            blob.read(bytes, attempt, is_checked, patience).await
         }
     }
 }

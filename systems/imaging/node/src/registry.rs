@@ -1,6 +1,6 @@
 //! The registries behind a node, as the OCI distribution specification has them. All calls block.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::BTreeMap;
 use std::fmt;
 use std::io::Read;
 use std::path::Path;
@@ -14,7 +14,7 @@ use rackweave_core::visible;
 use serde::Deserialize;
 use ureq::http::{Response, header};
 use ureq::tls::{Certificate, PemItem, RootCerts, TlsConfig, parse_pem};
-use ureq::{Agent, Body};
+use ureq::{Agent, Body, ResponseExt as _};
 
 use crate::blob::Failure;
 
@@ -26,6 +26,10 @@ const MANIFESTS: &str = "application/vnd.oci.image.index.v1+json, application/vn
 pub(crate) const LARGEST_MANIFEST: u64 = 4 << 20;
 /// How long a connection and the head of an answer may take.
 const CONNECT: Duration = Duration::from_secs(10);
+/// How long nothing may arrive.
+const IDLE: Duration = Duration::from_secs(30);
+/// How long a registry thinks before it answers: some fetch first themselves.
+const ANSWER: Duration = Duration::from_secs(60);
 /// How long a token is used that does not say how long it is valid (distribution's token specification).
 const TOKEN_S: u64 = 60;
 /// The most tokens that are kept.
@@ -105,9 +109,11 @@ impl Credentials {
         let file: File = serde_json::from_value(fields.into()).map_err(CredentialsError::Form)?;
         let mut all = BTreeMap::new();
         for (name, entry) in file.auths {
-            let auth =
-                entry.auth.filter(|auth| STANDARD.decode(auth).is_ok_and(|it| it.contains(&b':')));
-            let auth = auth.ok_or_else(|| CredentialsError::Entry(visible(&name)))?;
+            // A helper program has it.
+            let Some(auth) = entry.auth else { continue };
+            if !STANDARD.decode(&auth).is_ok_and(|it| it.contains(&b':')) {
+                return Err(CredentialsError::Entry(visible(&name)));
+            }
             let host = name.trim_start_matches("https://").trim_start_matches("http://");
             let host = host.split('/').next().unwrap_or(host).to_owned();
             all.insert(host, auth);
@@ -157,7 +163,7 @@ impl Place {
 pub(crate) struct Registry {
     agent: Agent,
     credentials: Credentials,
-    tokens: Mutex<HashMap<(String, String), (String, Instant)>>,
+    tokens: Mutex<BTreeMap<(String, String), (String, Instant)>>,
 }
 
 impl fmt::Debug for Registry {
@@ -209,7 +215,8 @@ impl Registry {
         }
         let config = Agent::config_builder()
             .timeout_connect(Some(CONNECT))
-            .timeout_recv_response(Some(CONNECT))
+            .timeout_recv_response(Some(ANSWER))
+            .timeout_per_read(Some(IDLE))
             .http_status_as_error(false)
             .max_redirects(5)
             .tls_config(tls.build())
@@ -249,6 +256,16 @@ impl Registry {
                 return Ok(response);
             }
             is_again = true;
+            // A name and a password are the registry's: not for whom it redirects to.
+            let asks = response.get_uri();
+            let own = place.upstream.url.parse::<ureq::http::Uri>().ok();
+            let is_own = |own: ureq::http::Uri| {
+                (own.scheme(), own.authority()) == (asks.scheme(), asks.authority())
+            };
+            if !own.is_some_and(is_own) {
+                let host = asks.host().unwrap_or_default();
+                return Err(format!("it redirects to `{}`, which wants a password", visible(host)));
+            }
             let wanted = response.headers().get(header::WWW_AUTHENTICATE);
             let wanted = wanted.and_then(|it| it.to_str().ok()).unwrap_or_default().to_owned();
             authorization = Some(self.authorize(place, &wanted, key.clone())?);
@@ -294,6 +311,7 @@ impl Registry {
         }
         let failed =
             |error: &dyn fmt::Display| format!("no token from {}: {error}", visible(realm));
+        let request = request.config().timeout_global(Some(IDLE)).build();
         let mut response = request.call().map_err(|error| failed(&error))?;
         if !response.status().is_success() {
             return Err(failed(&response.status()));
@@ -323,9 +341,20 @@ impl Registry {
         let failed = |why: String| Failure::Other(unreachable(place, &why));
         let response = self.send(place, Method::Head, MANIFESTS, None, CONNECT).map_err(failed)?;
         checked(place, response.status().as_u16())?;
-        let length = response.headers().get(header::CONTENT_LENGTH);
-        let length = length.and_then(|it| it.to_str().ok()).and_then(|it| it.parse().ok());
-        length.ok_or_else(|| failed("it does not say how long it is".to_owned()))
+        let text = |response: &Response<Body>, name| {
+            let value = response.headers().get(name)?;
+            value.to_str().ok().map(str::to_owned)
+        };
+        let length = text(&response, header::CONTENT_LENGTH).and_then(|it| it.parse().ok());
+        if let Some(length) = length {
+            return Ok(length);
+        }
+        // A part says how long the whole is.
+        let range = Some((0, 0));
+        let response = self.send(place, Method::Get, MANIFESTS, range, CONNECT).map_err(failed)?;
+        let total = text(&response, header::CONTENT_RANGE);
+        let total = total.and_then(|it| it.rsplit('/').next().and_then(|it| it.parse().ok()));
+        total.ok_or_else(|| failed("it does not say how long it is".to_owned()))
     }
 
     /// Content from a byte on, up to another one if the registry gives parts.
@@ -377,6 +406,12 @@ impl Registry {
         let status = response.status().as_u16();
         let body = response.body_mut().with_config().limit(LARGEST_MANIFEST).read_to_vec();
         let body = body.map_err(|error| unreachable(place, &error.to_string()))?;
+        if is_head && status == 200 && length.is_none() {
+            // Who asks wants the length.
+            let whole = self.tagged(place, accept, false)?;
+            let length = Some(whole.body.len() as u64);
+            return Ok(Tagged { length, body: Vec::new(), ..whole });
+        }
         Ok(Tagged { status, media_type, digest, length, body })
     }
 }

@@ -1,8 +1,8 @@
 //! A node as a service.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -18,8 +18,8 @@ use tokio::sync::watch;
 use crate::blob::{Arriving, Failure, LARGEST};
 use crate::counts::Counts;
 use crate::digest::Digest;
-use crate::directory::{About, Accused, Asked, Held, Index, Reported, Run, SILENCE};
-use crate::fetch::{Fetch, liars};
+use crate::directory::{About, Asked, Held, Index, Reported, Run, SILENCE};
+use crate::fetch::Fetch;
 use crate::http::Http;
 use crate::registry::{Credentials, Kind, LARGEST_MANIFEST, Place, Registry, Upstream};
 use crate::store::{Store, StoreError};
@@ -31,6 +31,10 @@ const MOST_ARRIVING: usize = 64;
 const NEWS_EVERY: Span = Span::from_ms(200);
 /// How long the directory is left alone after it has not answered.
 const LEFT_ALONE: Span = Span::from_secs(5);
+/// How long nothing is fetched from an address that has sent damaged chunks.
+const LIES_FOR: Span = Span::from_secs(600);
+/// The most such addresses that are remembered.
+const MOST_LIARS: usize = 1024;
 /// The most blobs of one report.
 const MOST_OF_REPORT: usize = 256;
 /// Connections of runtimes and of nodes.
@@ -127,7 +131,7 @@ pub enum Event {
         /// The repository.
         name: String,
     },
-    /// A node has sent damaged chunks.
+    /// A node has sent damaged chunks. Nothing is fetched from its address for ten minutes.
     Liar {
         /// The node.
         node: SocketAddr,
@@ -147,7 +151,7 @@ pub enum Event {
 #[derive(Debug)]
 enum Keeper {
     Nobody,
-    Here(Mutex<Index>),
+    Here(Box<Mutex<Index>>),
     At(SocketAddr),
 }
 
@@ -161,10 +165,12 @@ pub(crate) struct Node {
     pub(crate) http: Http,
     pub(crate) counts: Counts,
     pub(crate) clock: Clock,
-    arriving: Mutex<HashMap<Digest, (Arc<Arriving>, Time)>>,
+    arriving: Mutex<BTreeMap<Digest, (Arc<Arriving>, Time)>>,
     keeper: Keeper,
     /// Since when the directory does not answer, and until when it is left alone.
     silent: Mutex<Option<Time>>,
+    /// Addresses that have sent damaged chunks, and when.
+    liars: Mutex<BTreeMap<IpAddr, Time>>,
     /// Blobs that the directory does not know yet.
     news: AtomicBool,
     own: Option<SocketAddr>,
@@ -227,16 +233,35 @@ impl Node {
         if let Some(size) = here {
             return Ok(size);
         }
-        // What the directory says is checked by the digest in the end.
+        let why = match self.registry.size(place) {
+            Ok(0) if *digest != Digest::of(b"") => {
+                return Err(Failure::Other("the registry says that it has no bytes".to_owned()));
+            }
+            Ok(size) => return Ok(size),
+            Err(Failure::Other(why)) => why,
+            Err(failure) => return Err(failure),
+        };
+        // Nodes may have it without the registry. What they say is checked by the digest in the end.
         let known = self.tell_directory(
             |index, _, _| Ok(index.size(digest)),
             "/node/v1/size",
             &serde_json::json!({ "digest": digest.to_string() }),
         );
-        match known.flatten() {
-            Some(size) => Ok(size),
-            None => self.registry.size(place),
+        known.flatten().ok_or(Failure::Other(why))
+    }
+
+    /// Whether a node's address has sent damaged chunks lately.
+    pub(crate) fn is_liar(&self, node: SocketAddr) -> bool {
+        let now = self.clock.now();
+        locked(&self.liars).get(&node.ip()).is_some_and(|since| now.since(*since) < LIES_FOR)
+    }
+
+    fn distrust(&self, node: SocketAddr) {
+        let mut liars = locked(&self.liars);
+        if liars.len() >= MOST_LIARS {
+            liars.clear();
         }
+        liars.insert(node.ip(), self.clock.now());
     }
 
     /// Finds content, or begins to fetch it. Blocks.
@@ -247,13 +272,22 @@ impl Node {
         }
         Counts::add(&self.counts.misses, 1);
         let size = self.size(&digest, place)?;
-        let most = if place.kind == Kind::Manifest { LARGEST_MANIFEST } else { LARGEST };
+        let most = match place.kind {
+            Kind::Manifest => LARGEST_MANIFEST,
+            Kind::Blob => LARGEST.min(self.store.capacity),
+        };
         if size > most {
             return Err(Failure::Other(format!("it has {size} bytes, which is above {most}")));
         }
         let mut arriving = locked(&self.arriving);
         if let Some((blob, _)) = arriving.get(&digest) {
             return Ok(Found::Arriving(Arc::clone(blob)));
+        }
+        if self.store.size(&digest).is_some() {
+            // It has arrived since.
+            drop(arriving);
+            let gone = || Failure::Other("the store cannot read it".to_owned());
+            return self.find(&digest).ok_or_else(gone);
         }
         if arriving.len() >= MOST_ARRIVING {
             return Err(Failure::Other(format!(
@@ -280,8 +314,9 @@ impl Node {
                 let now = self.clock.now();
                 let time = now.since(began.unwrap_or(now));
                 self.tell(Event::Arrived { digest, name, size: blob.size, time });
-                for (node, chunk) in liars(blob) {
-                    self.accuse(blob, node, chunk);
+                let liars: BTreeSet<_> = blob.damaged().iter().map(|it| it.node).collect();
+                for node in liars {
+                    self.distrust(node);
                     self.tell(Event::Liar { node, digest });
                 }
             }
@@ -349,13 +384,6 @@ impl Node {
     ) -> Option<Vec<Run>> {
         let asked = Asked { about: self.about(blob), first, count, tries };
         self.tell_directory(|index, now, own| index.ask(now, own, &asked), "/node/v1/ask", &asked)
-    }
-
-    fn accuse(&self, blob: &Arriving, node: SocketAddr, chunk: u32) {
-        let accused = Accused { about: self.about(blob), node, chunk };
-        let path = "/node/v1/accuse";
-        let _: Option<()> =
-            self.tell_directory(|index, now, own| index.accuse(now, own, &accused), path, &accused);
     }
 
     /// Tells the directory that a blob is not here any more, or that this node ends.
@@ -504,7 +532,7 @@ impl Service {
         let keeper = match (config.directory, own_address) {
             (None, _) => Keeper::Nobody,
             (Some(at), Some(own)) if at == own || Some(at) == config.nodes => {
-                Keeper::Here(Mutex::new(Index::new()))
+                Keeper::Here(Box::new(Mutex::new(Index::new())))
             }
             (Some(at), _) => Keeper::At(at),
         };
@@ -518,6 +546,7 @@ impl Service {
             arriving: Mutex::default(),
             keeper,
             silent: Mutex::default(),
+            liars: Mutex::default(),
             news: AtomicBool::new(true),
             own: own_address,
             rack: config.rack,

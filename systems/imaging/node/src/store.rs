@@ -1,6 +1,6 @@
 //! Blobs in a folder, named by their digests.
 
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 use std::ffi::OsStr;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -21,7 +21,13 @@ pub enum StoreError {
         /// The reason.
         error: io::Error,
     },
+    /// Another process uses it.
+    #[error("another node uses the folder {0}")]
+    Busy(PathBuf),
 }
+
+/// The name of the file whose lock says that a node uses the folder.
+const LOCK: &str = ".lock";
 
 #[derive(Clone, Copy, Debug)]
 struct Entry {
@@ -34,7 +40,7 @@ struct Entry {
 
 #[derive(Debug, Default)]
 struct Entries {
-    all: HashMap<Digest, Entry>,
+    all: BTreeMap<Digest, Entry>,
     uses: u64,
     bytes: u64,
 }
@@ -44,7 +50,10 @@ struct Entries {
 pub(crate) struct Store {
     folder: Arc<dyn Directory>,
     entries: Mutex<Entries>,
-    capacity: u64,
+    pub(crate) capacity: u64,
+    /// Held while a file of an earlier process is read: once is enough.
+    verifying: Mutex<()>,
+    _lock: Box<dyn DiskFile>,
 }
 
 impl Store {
@@ -52,6 +61,10 @@ impl Store {
     pub(crate) fn open(path: &Path, capacity: u64) -> Result<Self, StoreError> {
         let failed = |error| StoreError::Folder { path: path.to_owned(), error };
         let folder = open(path).map_err(failed)?;
+        let lock = folder.open(OsStr::new(LOCK), Open::UpdateOrCreate).map_err(failed)?;
+        if !lock.lock() {
+            return Err(StoreError::Busy(path.to_owned()));
+        }
         let mut found = Vec::new();
         for name in folder.names().map_err(failed)? {
             let Some(text) = name.to_str() else { continue };
@@ -68,7 +81,13 @@ impl Store {
         for (_, digest, size) in found {
             entries.add(digest, size, false);
         }
-        Ok(Self { folder, entries: Mutex::new(entries), capacity })
+        Ok(Self {
+            folder,
+            entries: Mutex::new(entries),
+            capacity,
+            verifying: Mutex::default(),
+            _lock: lock,
+        })
     }
 
     fn entries(&self) -> MutexGuard<'_, Entries> {
@@ -93,18 +112,34 @@ impl Store {
     /// Opens a blob. It may read it all, and blocks.
     pub(crate) fn open_blob(&self, digest: &Digest) -> Option<(Arc<dyn DiskFile>, u64)> {
         let entry = self.entries().touch(digest)?;
-        let file = self.folder.open(OsStr::new(&digest.hex()), Open::Read).ok();
-        let is_whole = |file: &dyn DiskFile| {
-            entry.is_known || hash(file, entry.size).is_ok_and(|found| found == *digest)
+        let file = match self.folder.open(OsStr::new(&digest.hex()), Open::Read) {
+            Ok(file) => file,
+            Err(error) => {
+                // Another error, such as too many open files, says nothing of the blob.
+                if error.kind() == io::ErrorKind::NotFound {
+                    self.remove(digest);
+                }
+                return None;
+            }
         };
-        let Some(file) = file.filter(|file| is_whole(&**file)) else {
+        if !entry.is_known && !self.verify(digest, &*file, entry.size)? {
             self.remove(digest);
             return None;
-        };
-        if let Some(entry) = self.entries().all.get_mut(digest) {
-            entry.is_known = true;
         }
         Some((file.into(), entry.size))
+    }
+
+    /// Whether a file of an earlier process has its digest; `None` if it cannot be read.
+    fn verify(&self, digest: &Digest, file: &dyn DiskFile, size: u64) -> Option<bool> {
+        let _one = self.verifying.lock().unwrap_or_else(PoisonError::into_inner);
+        if self.entries().all.get(digest).is_some_and(|entry| entry.is_known) {
+            return Some(true);
+        }
+        let is_right = hash(file, size).ok()? == *digest;
+        if let Some(entry) = self.entries().all.get_mut(digest).filter(|_| is_right) {
+            entry.is_known = true;
+        }
+        Some(is_right)
     }
 
     fn remove(&self, digest: &Digest) {
@@ -196,6 +231,7 @@ mod tests {
         let store = Store::open(folder.path(), 1 << 20).unwrap();
         let (a, b) = (put(&store, b"first").0, put(&store, b"second").0);
         std::fs::write(folder.path().join(".left.1-0.part"), "x").unwrap();
+        assert!(matches!(Store::open(folder.path(), 1), Err(StoreError::Busy(_))));
         drop(store);
         std::fs::write(folder.path().join(b.hex()), "sicond").unwrap();
         let store = Store::open(folder.path(), 1 << 20).unwrap();

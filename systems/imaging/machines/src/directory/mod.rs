@@ -299,6 +299,11 @@ impl Directory {
         let Ask { first, tries, .. } = ask;
         let count = ask.count.min(u32::from(self.config.requests));
         let end = first.saturating_add(count).min(self.config.chunks).max(first);
+        if end == first {
+            // There are no such chunks, and no memory for them.
+            self.counters.refused += 1;
+            return run(Run { first, count, to: None });
+        }
         let config = self.config;
         let slot = self.client(now, ask.image, ask.from);
         let image = self.images.get_mut(&ask.image);

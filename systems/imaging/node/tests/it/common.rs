@@ -1,6 +1,6 @@
 //! A registry that counts, and nodes.
 
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::path::Path;
@@ -18,7 +18,7 @@ pub(crate) struct Registry {
 
 #[derive(Default)]
 pub(crate) struct State {
-    pub(crate) content: Mutex<HashMap<String, Vec<u8>>>,
+    pub(crate) content: Mutex<BTreeMap<String, Vec<u8>>>,
     pub(crate) requests: AtomicU64,
     pub(crate) bytes: AtomicU64,
     /// Whether it sends parts.
@@ -31,6 +31,14 @@ pub(crate) struct State {
     pub(crate) wants_token: AtomicBool,
     /// Whether it does not answer.
     pub(crate) is_down: AtomicBool,
+    /// Where it redirects to; 0: nowhere.
+    pub(crate) redirects: AtomicU64,
+    /// The length that heads name; 0: the true one.
+    pub(crate) claims: AtomicU64,
+    /// Whether heads say no length but 0.
+    pub(crate) claims_nothing: AtomicBool,
+    /// Authorizations that it was sent.
+    pub(crate) seen: Mutex<Vec<String>>,
 }
 
 impl Registry {
@@ -74,7 +82,7 @@ fn serve(stream: &TcpStream, address: SocketAddr, state: &State) -> std::io::Res
     let mut reader = BufReader::new(stream);
     let mut first = String::new();
     reader.read_line(&mut first)?;
-    let mut headers = HashMap::new();
+    let mut headers = BTreeMap::new();
     loop {
         let mut line = String::new();
         reader.read_line(&mut line)?;
@@ -88,6 +96,15 @@ fn serve(stream: &TcpStream, address: SocketAddr, state: &State) -> std::io::Res
         return Ok(());
     }
     state.requests.fetch_add(1, Ordering::Relaxed);
+    state.seen.lock().unwrap().extend(headers.get("authorization").cloned());
+    let port = state.redirects.load(Ordering::Relaxed);
+    if port > 0 && !path.starts_with("/token") {
+        return write!(
+            out,
+            "HTTP/1.1 307 Temporary Redirect\r\nLocation: http://127.0.0.1:{port}{path}\r\n\
+             Content-Length: 0\r\nConnection: close\r\n\r\n"
+        );
+    }
     if path.starts_with("/token") {
         let is_right = headers.get("authorization").is_some_and(|it| it == "Basic bWU6c2VjcmV0");
         let body = if is_right { r#"{"token": "t0", "expires_in": 60}"# } else { "{}" };
@@ -127,11 +144,15 @@ fn serve(stream: &TcpStream, address: SocketAddr, state: &State) -> std::io::Res
         None => ("200 OK", String::new()),
     };
     let body = &content[part.unwrap_or(0..content.len())];
+    let claimed = match (method, state.claims.load(Ordering::Relaxed)) {
+        ("HEAD", _) if state.claims_nothing.load(Ordering::Relaxed) => 0,
+        ("HEAD", claimed) if claimed > 0 => claimed,
+        _ => body.len() as u64,
+    };
     write!(
         out,
         "HTTP/1.1 {status}\r\nContent-Type: application/vnd.oci.image.manifest.v1+json\r\n{more}\
-         Content-Length: {}\r\nConnection: close\r\n\r\n",
-        body.len()
+         Content-Length: {claimed}\r\nConnection: close\r\n\r\n"
     )?;
     if method == "HEAD" {
         return Ok(());
@@ -157,6 +178,15 @@ pub(crate) fn wait(time: Duration) {
 #[expect(clippy::disallowed_methods, reason = "a test has a deadline")]
 pub(crate) fn now() -> Instant {
     Instant::now()
+}
+
+/// Waits until something holds that follows from what has happened.
+pub(crate) fn until(what: &str, mut is: impl FnMut() -> bool) {
+    let began = now();
+    while !is() {
+        assert!(began.elapsed() < Duration::from_secs(60), "{what}");
+        wait(Duration::from_millis(10));
+    }
 }
 
 /// Bytes that do not repeat.
@@ -216,7 +246,7 @@ pub(crate) fn neighbour(registry: &Registry, store: &Path, first: Option<&Runnin
 #[derive(Debug)]
 pub(crate) struct Answer {
     pub(crate) status: u16,
-    pub(crate) headers: HashMap<String, String>,
+    pub(crate) headers: BTreeMap<String, String>,
     pub(crate) body: Vec<u8>,
     /// Whether the body has the length that was announced.
     pub(crate) is_whole: bool,
@@ -235,7 +265,7 @@ pub(crate) fn ask(to: SocketAddr, method: &str, path: &str, headers: &str) -> An
     let mut line = String::new();
     reader.read_line(&mut line).unwrap();
     let status = line.split(' ').nth(1).unwrap().parse().unwrap();
-    let mut all = HashMap::new();
+    let mut all = BTreeMap::new();
     loop {
         let mut line = String::new();
         reader.read_line(&mut line).unwrap();

@@ -29,8 +29,10 @@ fn content_that_is_not_its_digest_reaches_nobody_and_is_not_stored() {
     let node = start(config(&registry, folder.path()));
     let answer = pull(&node, &digest);
     assert!(!answer.is_whole, "the last chunk waits for the digest");
-    assert!(node.events.lock().unwrap().iter().any(|it| matches!(it, Event::Failed { .. })));
-    assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 0, "nothing is left");
+    until("the failure is told", || {
+        node.events.lock().unwrap().iter().any(|it| matches!(it, Event::Failed { .. }))
+    });
+    until("the lock alone is left", || std::fs::read_dir(folder.path()).unwrap().count() == 1);
     assert_eq!(pull(&node, &Digest::of(b"unknown")).status, 404);
 }
 
@@ -97,9 +99,8 @@ fn a_node_that_lies_is_named_and_the_registry_is_asked() {
         answer = pull(&node, &digest);
     }
     assert!(answer.body == content);
-    wait(Duration::from_millis(200));
-    let events = node.events.lock().unwrap().clone();
-    assert!(events.contains(&Event::Liar { node: address, digest }), "{events:?}");
+    let liar = Event::Liar { node: address, digest };
+    until("the liar is named", || node.events.lock().unwrap().contains(&liar));
     assert_eq!(node.service.counts().damaged.load(Ordering::Relaxed), 1);
 }
 
@@ -148,7 +149,104 @@ fn a_full_store_is_an_error_of_the_pull() {
     let (registry, folder) = (Registry::start(), tempfile::tempdir().unwrap());
     let digest = registry.put(bytes(MIB, 12));
     let node = start(config(&registry, folder.path()));
-    std::fs::remove_dir(folder.path()).unwrap();
+    std::fs::remove_dir_all(folder.path()).unwrap();
     let answer = pull(&node, &digest);
     assert!(answer.status == 502 && !answer.body.is_empty(), "{}", answer.status);
+}
+
+#[test]
+fn a_registry_without_parts_that_always_breaks_off_ends_the_pull() {
+    let (registry, folder) = (Registry::start(), tempfile::tempdir().unwrap());
+    registry.state.has_parts.store(false, Ordering::Relaxed);
+    registry.state.breaks.store(3 << 20, Ordering::Relaxed);
+    let digest = registry.put(bytes(9 * MIB, 13));
+    let node = start(config(&registry, folder.path()));
+    assert!(!pull(&node, &digest).is_whole);
+    assert!(registry.requests() < 30, "{}", registry.requests());
+    // A head that is longer than the content is no other case.
+    registry.state.breaks.store(0, Ordering::Relaxed);
+    registry.state.claims.store(20 << 20, Ordering::Relaxed);
+    let digest = registry.put(bytes(9 * MIB, 14));
+    assert!(!pull(&node, &digest).is_whole);
+}
+
+#[test]
+fn a_length_of_nothing_is_no_content() {
+    let (registry, folder) = (Registry::start(), tempfile::tempdir().unwrap());
+    registry.state.claims_nothing.store(true, Ordering::Relaxed);
+    let digest = registry.put(bytes(100, 15));
+    let node = start(config(&registry, folder.path()));
+    assert_eq!(pull(&node, &digest).status, 502);
+    let manifest = format!("/v2/a/manifests/{digest}");
+    assert_eq!(ask(node.service.address, "GET", &manifest, "").status, 502);
+    let nothing = registry.put(Vec::new());
+    let answer = pull(&node, &nothing);
+    assert_eq!((answer.status, answer.body.len()), (200, 0));
+}
+
+#[test]
+fn a_part_is_whole_only_if_the_blob_is() {
+    let (registry, folder) = (Registry::start(), tempfile::tempdir().unwrap());
+    let content = bytes(5 * MIB, 16);
+    let digest = registry.put(content.clone());
+    let node = neighbour(&registry, folder.path(), None);
+    liar(node.service.nodes.unwrap(), &digest, content.len());
+    let path = format!("/v2/app/blobs/{digest}");
+    let part = ask(node.service.address, "GET", &path, "Range: bytes=0-999\r\n");
+    assert!(!part.is_whole || part.body == content[..1000]);
+}
+
+#[test]
+fn a_neighbours_wrong_size_changes_nothing() {
+    let (registry, folder) = (Registry::start(), tempfile::tempdir().unwrap());
+    let content = bytes(3 * MIB, 17);
+    let digest = registry.put(content.clone());
+    let node = neighbour(&registry, folder.path(), None);
+    for size in [content.len() - 1, content.len() + 1, 1 << 40] {
+        liar(node.service.nodes.unwrap(), &digest, size);
+    }
+    let answer = pull(&node, &digest);
+    assert!(answer.is_whole && answer.body == content);
+}
+
+#[test]
+fn who_a_registry_redirects_to_gets_no_password() {
+    let (registry, other) = (Registry::start(), Registry::start());
+    let folder = tempfile::tempdir().unwrap();
+    let digest = other.put(bytes(100, 18));
+    registry.state.redirects.store(other.address.port().into(), Ordering::Relaxed);
+    let text = format!(r#"{{"auths": {{"{}": {{"auth": "bWU6c2VjcmV0"}}}}}}"#, registry.address);
+    let credentials = rackweave_node::Credentials::read(&text).unwrap();
+    let with = rackweave_node::NodeConfig { credentials, ..config(&registry, folder.path()) };
+    let node = start(with);
+    other.state.wants_token.store(true, Ordering::Relaxed);
+    assert_eq!(pull(&node, &digest).status, 502);
+    assert_eq!(*other.state.seen.lock().unwrap(), Vec::<String>::new());
+    other.state.wants_token.store(false, Ordering::Relaxed);
+    assert_eq!(pull(&node, &digest).status, 200);
+}
+
+#[test]
+fn a_file_that_vanishes_ends_its_pull_and_not_the_next() {
+    let (registry, folder) = (Registry::start(), tempfile::tempdir().unwrap());
+    registry.state.rate.store(4 << 20, Ordering::Relaxed);
+    let content = bytes(8 * MIB, 19);
+    let digest = registry.put(content.clone());
+    let node = start(config(&registry, folder.path()));
+    let address = node.service.address;
+    let path = format!("/v2/app/blobs/{digest}");
+    let reader = std::thread::spawn(move || ask(address, "GET", &path, ""));
+    wait(Duration::from_millis(300));
+    for entry in std::fs::read_dir(folder.path()).unwrap() {
+        let path = entry.unwrap().path();
+        if path.to_string_lossy().ends_with(".part") {
+            std::fs::remove_file(path).unwrap();
+        }
+    }
+    assert!(!reader.join().unwrap().is_whole);
+    registry.state.rate.store(0, Ordering::Relaxed);
+    assert!(pull(&node, &digest).body == content);
+    // Nor does a second node take the files of the first.
+    let second = rackweave_node::Service::start(config(&registry, folder.path()), |_| {});
+    assert!(matches!(second, Err(rackweave_node::NodeError::Store(_))));
 }
