@@ -82,7 +82,7 @@ pub(crate) struct Arriving {
     part: Part,
     state: Mutex<State>,
     hashing: Mutex<Hashing>,
-    /// Held while a chunk is looked for, written and noted, and while all are forgotten: nobody writes to what is there.
+    /// Held while a chunk is looked for, written and noted, and while all are forgotten: nobody writes to a chunk twice.
     writing: Mutex<()>,
     suspects: Mutex<Vec<Suspect>>,
     news: watch::Sender<()>,
@@ -172,7 +172,7 @@ impl Arriving {
         self.hash(store)
     }
 
-    /// Hashes what is there from the start on, and ends with it.
+    /// Hashes the chunks from the start on, up to the first missing one. The last one ends the blob.
     pub(crate) fn hash(&self, store: &Store) -> io::Result<Written> {
         let mut hashing = locked(&self.hashing);
         let mut buffer = Vec::new();

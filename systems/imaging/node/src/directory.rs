@@ -1,4 +1,4 @@
-//! Who has which chunk of which blob: the directory of SWP2P, for nodes that ask it by HTTP.
+//! The holders of chunks: the directory of SWP2P, for nodes that ask it by HTTP.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;

@@ -142,7 +142,7 @@ pub(crate) struct Place {
     pub(crate) reference: String,
 }
 
-/// Of which kind content is.
+/// The kind of content.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
     Blob,
@@ -407,7 +407,7 @@ impl Registry {
         let body = response.body_mut().with_config().limit(LARGEST_MANIFEST).read_to_vec();
         let body = body.map_err(|error| unreachable(place, &error.to_string()))?;
         if is_head && status == 200 && length.is_none() {
-            // Who asks wants the length.
+            // A runtime wants the length.
             let whole = self.tagged(place, accept, false)?;
             let length = Some(whole.body.len() as u64);
             return Ok(Tagged { length, body: Vec::new(), ..whole });
