@@ -36,7 +36,7 @@ fn address(text: &str) -> PyResult<SocketAddr> {
 }
 
 fn span(seconds: f64) -> Span {
-    Span::from_us((seconds.max(0.0) * 1e6) as u64)
+    Span::from_secs_f64(seconds)
 }
 
 fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {

@@ -199,7 +199,11 @@ impl Fabric {
                 *bytes = products.max(*bytes);
             }
         }
-        if config.switch.pfc.is_some() && !self.switch.has_buffer() {
+        if config.switch.pfc.is_some() && wanted.pfc && !self.switch.has_buffer() {
+            // Marks must come before pauses, also on fast links: 32 MB and an eighth of what is free (HPCC's simulator, `mix/config.txt`
+            // and `third.cc`).
+            config.switch.buffer = BufferConfig::Shared { bytes: 32_000_000, alpha: 0.125 };
+        } else if config.switch.pfc.is_some() && !self.switch.has_buffer() {
             // The usual buffer, besides the headroom.
             let usual = std::mem::replace(
                 &mut config.switch.buffer,

@@ -37,6 +37,8 @@ from . import _native
 __all__ = ["ProcessGroup", "RankError", "allreduce_hook"]
 
 MOST_RANKS = 64
+# The values that share an exponent.
+BLOCK = 350
 
 if not hasattr(_native, "Group"):
     raise ImportError("rackweave.torch runs on Linux only")
@@ -75,7 +77,12 @@ class Work(dist.Work):
     def _finish(self, result, error):
         self._result, self._error = result, error
         self._done.set()
-        self._begun.set_result(None)
+        # Callbacks run on a thread of their own: they may wait for another operation, which needs the group's.
+        try:
+            threading.Thread(target=self._begun.set_result, args=(None,), name="rackweave", daemon=True).start()
+        except RuntimeError:
+            # The interpreter ends.
+            self._begun.set_result(None)
 
     def is_completed(self):
         return self._done.is_set()
@@ -107,6 +114,8 @@ class _Worker:
     def __init__(self):
         self.jobs = queue.SimpleQueue()
         self.error = None
+        self.has_ended = False
+        self.lock = threading.Lock()
         self.thread = threading.Thread(target=self._run, name="rackweave", daemon=True)
         self.thread.start()
 
@@ -119,21 +128,27 @@ class _Worker:
             error = self.error
             if error is None:
                 try:
-                    function()
+                    # A thread has its own mode, and leaves of autograd are changed in place too.
+                    with torch.inference_mode():
+                        function()
                 except BaseException as raised:
-                    error = raised
-                    if isinstance(raised, RankError):
-                        self.error = raised
+                    # The other ranks may have had this operation: the next one would meet their wrong one.
+                    error = self.error = raised
             work._finish(result, error)
             del job, work, function, result
 
     def submit(self, function, result):
         work = Work()
-        self.jobs.put((work, function, result))
+        with self.lock:
+            if self.has_ended:
+                raise RankError("the group has ended")
+            self.jobs.put((work, function, result))
         return work
 
     def end(self):
-        self.jobs.put(None)
+        with self.lock:
+            self.has_ended = True
+            self.jobs.put(None)
 
 
 _groups = weakref.WeakSet()
@@ -145,6 +160,16 @@ def _end_all():
     is_well = getattr(sys, "last_type", None) is None
     for group in list(_groups):
         group._end(is_well)
+
+
+def _forget_all():
+    # A forked process has copies of its parent's groups, with their sockets.
+    for group in list(_groups):
+        group._ended = True
+    _groups.clear()
+
+
+os.register_at_fork(after_in_child=_forget_all)
 
 
 def _patience():
@@ -178,7 +203,7 @@ def _words(tensor):
 
 
 def _bytes(tensor):
-    return tensor.reshape(-1).view(torch.uint8)
+    return tensor.resolve_conj().resolve_neg().reshape(-1).view(torch.uint8)
 
 
 _INTEGERS = (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)
@@ -298,6 +323,11 @@ class ProcessGroup(dist.ProcessGroup):
     # Primitives, on the thread of the group.
 
     def _sum_in_place(self, tensor):
+        if tensor.data_ptr() % tensor.element_size():
+            whole = tensor.clone()
+            self._sum_in_place(whole)
+            tensor.copy_(whole)
+            return
         function = self._group.allreduce_f32 if tensor.dtype == torch.float32 else self._group.allreduce_i64
         self._call(function, tensor.data_ptr(), tensor.numel())
 
@@ -321,12 +351,14 @@ class ProcessGroup(dist.ProcessGroup):
 
     def _reduced(self, tensor, op):
         """The tensors of all ranks combined; `tensor` itself if that is possible."""
-        if tensor.dtype.is_complex and op in (dist.ReduceOp.SUM, dist.ReduceOp.AVG):
+        tensor = tensor.resolve_conj().resolve_neg()
+        is_sum, is_mean = op == dist.ReduceOp.SUM, op == dist.ReduceOp.AVG
+        if tensor.dtype.is_complex and (is_sum or is_mean):
             real = self._reduced(torch.view_as_real(tensor).contiguous(), op)
             return torch.view_as_complex(real)
-        is_sum, is_mean = op == dist.ReduceOp.SUM, op == dist.ReduceOp.AVG
-        if is_mean and not tensor.dtype.is_floating_point:
-            raise ValueError(f"the backend rackweave has no mean of {tensor.dtype}")
+        if (is_sum or is_mean) and tensor.dtype == torch.float32 and tensor.numel() <= BLOCK:
+            # Values of one block share an exponent: a count next to a loss would take its digits.
+            return _fold(op, self._gather(tensor))
         if (is_sum or is_mean) and (tensor.dtype == torch.float32 or tensor.dtype in _HALVES):
             # Halves are added up as floats, and rounded once.
             total = tensor.to(torch.float32).contiguous()
@@ -345,8 +377,12 @@ class ProcessGroup(dist.ProcessGroup):
 
     # Collective operations.
 
-    def _submit(self, function, result, tensors):
+    def _submit(self, function, result, tensors, op=None):
         for tensor in tensors:
+            if op is not None and op == dist.ReduceOp.AVG and not (
+                tensor.dtype.is_floating_point or tensor.dtype.is_complex
+            ):
+                raise ValueError(f"the backend rackweave has no mean of {tensor.dtype}")
             if tensor.device.type != "cpu":
                 raise ValueError(f"the backend rackweave has tensors on the CPU only, not on {tensor.device}")
             if tensor.is_sparse:
@@ -362,7 +398,7 @@ class ProcessGroup(dist.ProcessGroup):
             for tensor in tensors:
                 self._reduce_into(tensor, op)
 
-        return self._submit(run, tensors, tensors)
+        return self._submit(run, tensors, tensors, op)
 
     def allreduce_coalesced(self, tensors, opts=None):
         return self.allreduce(tensors, opts)
@@ -375,7 +411,7 @@ class ProcessGroup(dist.ProcessGroup):
                 if self._rank == opts.rootRank:
                     tensor.copy_(total)
 
-        return self._submit(run, list(tensors), tensors)
+        return self._submit(run, list(tensors), tensors, opts.reduceOp)
 
     def broadcast(self, tensors, opts=None):
         tensors = list(tensors) if isinstance(tensors, (list, tuple)) else [tensors]
@@ -422,7 +458,7 @@ class ProcessGroup(dist.ProcessGroup):
                 start = sum(part.numel() for part in parts[: self._rank])
                 output.copy_(total[start : start + output.numel()].reshape(output.shape))
 
-        return self._submit(run, list(outputs), [part for parts in inputs for part in parts])
+        return self._submit(run, list(outputs), [part for parts in inputs for part in parts], opts.reduceOp)
 
     def reduce_scatter_single(self, output, tensor, opts):
         return self.reduce_scatter_single_coalesced([output], [tensor], opts)
@@ -434,7 +470,7 @@ class ProcessGroup(dist.ProcessGroup):
                 start = self._rank * output.numel()
                 output.copy_(total[start : start + output.numel()].reshape(output.shape))
 
-        return self._submit(run, list(outputs), inputs)
+        return self._submit(run, list(outputs), inputs, opts.reduceOp)
 
     def barrier(self, opts=None):
         return self._submit(lambda: self._sum_in_place(torch.zeros(1, dtype=torch.int64)), [], [])
@@ -457,7 +493,8 @@ class ProcessGroup(dist.ProcessGroup):
     # The end.
 
     def shutdown(self):
-        self._end(True)
+        # In a `finally` after an exception the other ranks are to hear of it at once.
+        self._end(sys.exc_info()[0] is None)
 
     def abort(self):
         self._end(False)

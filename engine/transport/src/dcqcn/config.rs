@@ -1,6 +1,6 @@
 //! DCQCN's parameters.
 
-use rackweave_core::{Rate, Span};
+use rackweave_core::{Rate, Span, frame};
 use rackweave_wire::dcqcn::size;
 
 use crate::common::Parameters;
@@ -25,6 +25,9 @@ pub struct Config {
     pub alpha_interval: Span,
     /// The rate is cut at most once in this interval.
     pub cut_interval: Span,
+    /// Whether each cut makes the rate before it the target (the paper's equation 1), or only one after an increase
+    /// (`CLAMP_TARGET_RATE` 0 of HPCC's simulator).
+    pub clamp_target: bool,
     /// The rate is raised after this interval without a cut, and again after each further one.
     pub raise_interval: Span,
     /// The increases that halve the distance to the rate before the cut, before the target grows (F).
@@ -59,12 +62,17 @@ impl Config {
             common: exchange::Config { spray: false, ..exchange::Config::USUAL },
             link,
             // `MIN_RATE`, but no more than a tenth of the link.
-            min_rate: Rate(if link.0 < 10_000_000_000 { link.0 / 10 } else { 1_000_000_000 }),
-            // In the simulator each acknowledgement tells of marks; a sender looks at them once in this time.
-            cnp_interval: Span::from_us(4),
+            min_rate: Rate(match link.0 {
+                0..10_000_000 => link.0,
+                10_000_000..10_000_000_000 => link.0 / 10,
+                _ => 1_000_000_000,
+            }),
+            // In the simulator the acknowledgement of each marked packet tells of it.
+            cnp_interval: Span::ZERO,
             gain: 1.0 / 256.0,
             alpha_interval: Span::from_us(1),
             cut_interval: Span::from_us(4),
+            clamp_target: false,
             raise_interval: Span::from_us(300),
             fast_recovery: 1,
             // 5 and 50 Mbps at 25 Gbps, and in proportion.
@@ -80,13 +88,15 @@ impl Config {
         }
     }
 
-    /// The values of DCQCN's paper (sections 3.1 and 5) for a link of this rate, without its byte counter.
+    /// The values of DCQCN's paper (sections 3.1 and 5) for a link of this rate, without its byte counter. The least rate is that of
+    /// [`Config::hpcc`].
     #[must_use]
     pub const fn paper(link: Rate) -> Self {
         Self {
             cnp_interval: Span::from_us(50),
             alpha_interval: Span::from_us(55),
             cut_interval: Span::from_us(50),
+            clamp_target: true,
             raise_interval: Span::from_us(55),
             fast_recovery: 5,
             // 40 and 200 Mbps at 40 Gbps.
@@ -140,7 +150,6 @@ impl Parameters for Config {
             ("min_rate", self.min_rate.0 > 0),
             ("alpha_interval", self.alpha_interval > Span::ZERO),
             ("cut_interval", self.cut_interval > Span::ZERO),
-            ("raise_interval", self.raise_interval > Span::ZERO),
             ("ack_every", self.ack_every > 0),
             ("rto", self.rto > Span::ZERO),
             ("ask_interval", self.ask_interval > Span::ZERO),
@@ -148,6 +157,17 @@ impl Parameters for Config {
         self.common.check(&own, &[self.data_priority])?;
         rule(self.gain > 0.0 && self.gain <= 1.0, "gain", || {
             "gain must be above 0 and at most 1".to_owned()
+        })?;
+        // Each increase that was due is made at the next look.
+        rule(self.raise_interval >= Span::from_us(1), "raise_interval", || {
+            "raise_interval must be at least 1 us".to_owned()
+        })?;
+        let packet =
+            self.min_rate.span_of(frame::wire_bytes(size::DATA + self.common.max_payload).into());
+        rule(packet < self.common.patience, "min_rate", || {
+            format!(
+                "a packet at min_rate takes {packet}, after which a receiver has forgotten its message"
+            )
         })?;
         in_order(("additive", self.additive), ("hyper", self.hyper))?;
         in_order(("ack_every", self.ack_every), ("window", self.window))?;

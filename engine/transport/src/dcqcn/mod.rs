@@ -43,8 +43,8 @@ pub type Host = Driven<Dcqcn>;
 pub struct Dcqcn {
     /// The messages with something to send, by the time from which their rates permit it, and age.
     ready: Heap<(Time, u64)>,
-    /// When the first of them may be sent, if the host was polled before.
-    wake_at: Time,
+    /// Until when the driver has polled for packets, or will before it asks when to call again.
+    polled_until: Time,
     /// For each slot, what the receiver has sent lately.
     notes: Vec<Notes>,
 }
@@ -56,7 +56,7 @@ impl Scheme for Dcqcn {
     type Incoming = Arriving;
 
     fn new(_: HostId, _: &Config) -> Self {
-        Self { ready: Heap::default(), wake_at: Time::MAX, notes: Vec::new() }
+        Self { ready: Heap::default(), polled_until: Time::ZERO, notes: Vec::new() }
     }
 
     fn complete(_: &Header) -> Option<Body> {
@@ -96,14 +96,16 @@ impl Scheme for Dcqcn {
     fn on_timeout(host: &mut Host, now: Time) {
         host.run_timers(now);
         // The driver polls for packets after this call.
-        if host.scheme.wake_at <= now {
-            host.scheme.wake_at = Time::MAX;
+        if host.scheme.poll_timeout() <= now {
+            host.scheme.polled_until = now;
         }
     }
 
     #[inline]
     fn poll_timeout(&self) -> Time {
-        if self.ready.is_empty() { Time::MAX } else { self.wake_at }
+        // A link is polled when its last packet has arrived: at a rate just below its own that is late.
+        let free_at = self.ready.first().map_or(Time::MAX, |((free_at, _), _)| free_at);
+        if free_at > self.polled_until { free_at } else { Time::MAX }
     }
 
     fn sender_deadline(outgoing: &Outgoing, _: &Config) -> Time {

@@ -105,10 +105,10 @@ impl Limit {
         }
     }
 
-    /// Section 3.1, equation 1. The target stays if nothing was recovered since the last cut.
+    /// Section 3.1, equation 1.
     fn cut(&mut self, at: Time, config: &Config) {
         self.age_alpha(at, config);
-        if self.raised > 0 {
+        if self.raised > 0 || config.clamp_target {
             self.target = self.current;
         }
         let cut = (u128::from(self.current) * u128::from(self.alpha)) >> 33;

@@ -161,10 +161,8 @@ impl Host {
     pub(super) fn next_packet(&mut self, now: Time) -> Option<Packet<Header>> {
         let ((free_at, _), slot) = self.scheme.ready.first()?;
         if free_at > now {
-            self.scheme.wake_at = free_at;
             return None;
         }
-        self.scheme.wake_at = Time::MAX;
         let exchange = self.exchanges.get_mut(slot);
         let State::Sending(outgoing) = &mut exchange.state else {
             self.scheme.ready.remove(slot);

@@ -26,7 +26,8 @@ keys! {
         profile: DcqcnProfile,
         /// The least rate of a message. Default: `"1 Gbps"`, at most a tenth of the link.
         min_rate: Unit<Rate> => min_rate,
-        /// At most one CNP for a message in this time. Default: `"4 us"`; paper: `"50 us"`.
+        /// At most one CNP for a message in this time. Default: `"0 s"`, one for each marked packet;
+        /// paper: `"50 us"`.
         cnp_interval: Unit<Span> => cnp_interval,
         /// Weight g of the estimate of congestion, and its interval. Default: 0.00390625; `"1 us"`,
         /// paper: `"55 us"`.

@@ -299,18 +299,15 @@ impl Directory {
         let Ask { first, tries, .. } = ask;
         let count = ask.count.min(u32::from(self.config.requests));
         let end = first.saturating_add(count).min(self.config.chunks).max(first);
-        if end == first {
-            // There are no such chunks, and no memory for them.
-            self.counters.refused += 1;
-            return run(Run { first, count, to: None });
-        }
+        // Chunks that no image can have need no memory.
+        let last = if end > first { end - 1 } else { 0 };
         let config = self.config;
         let slot = self.client(now, ask.image, ask.from);
         let image = self.images.get_mut(&ask.image);
         let budget = config.most_bytes.saturating_sub(self.bytes);
-        let grown = slot.zip(image).and_then(|(slot, image)| {
-            Some((slot, image.grow(slot, end.saturating_sub(1), budget)?, image))
-        });
+        let grown = slot
+            .zip(image)
+            .and_then(|(slot, image)| Some((slot, image.grow(slot, last, budget)?, image)));
         let Some((slot, grown, image)) = grown else {
             // It is served although it is not recorded.
             self.counters.refused += 1;

@@ -273,6 +273,13 @@ fn images_have_windows_beyond_8192_chunks_and_do_not_mix() {
 }
 
 #[test]
+fn chunks_that_no_image_has_take_no_memory() {
+    let mut directory = directory(Policy::LeastLoaded, 0);
+    assert_eq!(choose(&mut directory, Time::ZERO, ask(1, 16_000_000, 1, 0)), []);
+    assert!(directory.bytes() < 1 << 12, "{}", directory.bytes());
+}
+
+#[test]
 fn more_than_64_clients_have_wider_rows() {
     let mut directory = directory(Policy::RoundRobin, 0);
     for client in 0..200 {
