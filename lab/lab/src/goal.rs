@@ -25,6 +25,10 @@ pub fn export(scenario: &Scenario, path: &Path) -> Result<Vec<PathBuf>, OutputEr
         .collect();
     let first = all.first().map(|(_, schedule)| schedule.digest());
     let is_one = all.iter().all(|(_, schedule)| Some(schedule.digest()) == first);
+    if path.file_name().is_none() {
+        let error = std::io::Error::new(std::io::ErrorKind::InvalidInput, "it names no file");
+        return Err(OutputError::file(path, error));
+    }
     let mut paths = Vec::new();
     for (point, schedule) in all.into_iter().take(if is_one { 1 } else { usize::MAX }) {
         let path = if is_one { path.to_owned() } else { numbered(path, point) };

@@ -86,7 +86,7 @@ const PARTIAL_SUFFIX: &str = ".part";
 /// Files that every run writes as well as CSV files and pictures.
 const ALWAYS: [&str; 3] = ["summary.json", "scenario.resolved.toml", "report.html"];
 /// Files that only some runs write. Those of an earlier run must not remain next to new ones.
-const OPTIONAL: [&str; 8] = [
+const OPTIONAL: [&str; 10] = [
     "over_seeds.csv",
     "traffic.csv",
     "goodput.csv",
@@ -95,6 +95,8 @@ const OPTIONAL: [&str; 8] = [
     "streams.csv",
     "messages.csv",
     "round_trips.csv",
+    "collective_iterations.csv",
+    "collective_ranks.csv",
 ];
 
 impl OutputDir {

@@ -26,7 +26,7 @@ pub(crate) struct CollectiveKeys {
     /// How. Default: the first of its operation.
     #[serde(skip_serializing_if = "Option::is_none")]
     algorithm: Option<String>,
-    /// Bytes, as NCCL's tests count. Default: the same.
+    /// Bytes, as NCCL's tests count. Default: required without `schedule`.
     #[serde(skip_serializing_if = "Option::is_none")]
     size: Option<Unit<Bytes>>,
     /// A GOAL file, instead of these three.
@@ -151,6 +151,10 @@ impl CollectiveKeys {
         let all = u32::try_from(context.hosts).unwrap_or(u32::MAX);
         let number = match (&self.ranks, schedule) {
             (Some(Ranks::Hosts(hosts)), _) => {
+                if let Some(host) = hosts.iter().find(|host| **host >= all) {
+                    let message = format!("there is no host {host}: the fabric has {all}");
+                    return Err(Problem::new(format!("{path}.ranks"), message));
+                }
                 return Ok(hosts.iter().map(|it| HostId(*it)).collect());
             }
             (Some(Ranks::Number(number)), _) => *number,

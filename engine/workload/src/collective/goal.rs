@@ -47,6 +47,7 @@ const MAX_NS: f64 = 100.0 * 86_400.0 * 1e9;
 /// If it is none; the error names line and column.
 pub fn parse(text: impl AsRef<[u8]>) -> Result<Schedule, GoalError> {
     let text = text.as_ref();
+    let text = text.strip_prefix("\u{feff}".as_bytes()).unwrap_or(text);
     let text = match core::str::from_utf8(text) {
         Ok(text) => text,
         Err(error) => {

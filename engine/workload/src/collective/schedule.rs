@@ -188,6 +188,8 @@ impl std::error::Error for ScheduleError {}
 #[derive(Debug)]
 pub struct Builder {
     ranks: Vec<Listed>,
+    /// The operations that were added.
+    total: u64,
 }
 
 #[derive(Clone, Debug, Default)]
@@ -208,7 +210,7 @@ impl Builder {
     /// For this number of ranks, which do nothing yet.
     #[must_use]
     pub fn new(ranks: u32) -> Self {
-        Self { ranks: vec![Listed::default(); ranks as usize] }
+        Self { ranks: vec![Listed::default(); ranks as usize], total: 0 }
     }
 
     /// Adds an operation, and returns its index at the rank.
@@ -216,9 +218,13 @@ impl Builder {
     /// # Panics
     /// If there is no such rank.
     pub fn add(&mut self, rank: u32, op: Op) -> u32 {
+        self.total += 1;
         let ops = &mut self.ranks[rank as usize].ops;
-        ops.push(op);
-        ops.len() as u32 - 1
+        // What is refused in the end takes no memory.
+        if self.total <= MAX_OPS {
+            ops.push(op);
+        }
+        (ops.len() as u32).saturating_sub(1)
     }
 
     /// An operation begins after another one of its rank has ended.
@@ -226,7 +232,7 @@ impl Builder {
     /// # Panics
     /// If there is no such rank.
     pub fn requires(&mut self, rank: u32, op: u32, on: u32) {
-        self.ranks[rank as usize].edges.push(Edge { on, op, is_start: false });
+        self.edge(rank, Edge { on, op, is_start: false });
     }
 
     /// An operation begins after another one of its rank has begun.
@@ -234,7 +240,13 @@ impl Builder {
     /// # Panics
     /// If there is no such rank.
     pub fn starts_with(&mut self, rank: u32, op: u32, on: u32) {
-        self.ranks[rank as usize].edges.push(Edge { on, op, is_start: true });
+        self.edge(rank, Edge { on, op, is_start: true });
+    }
+
+    fn edge(&mut self, rank: u32, edge: Edge) {
+        if self.total <= MAX_OPS {
+            self.ranks[rank as usize].edges.push(edge);
+        }
     }
 
     /// Checks the operations. The sends of a rank to another with the same tag belong to the receives there in their order.
@@ -242,11 +254,10 @@ impl Builder {
     /// # Errors
     /// If a send or receive has no partner, or operations wait for each other.
     pub fn finish(self) -> Result<Schedule, ScheduleError> {
-        let total: u64 = self.ranks.iter().map(|rank| rank.ops.len() as u64).sum();
-        if total == 0 {
+        if self.total == 0 {
             return Err(ScheduleError::Empty);
         }
-        if total > MAX_OPS {
+        if self.total > MAX_OPS {
             return Err(ScheduleError::TooMany);
         }
         let mut ranks: Vec<Ops> = self.ranks.into_iter().map(Ops::new).collect();
@@ -501,7 +512,7 @@ impl Schedule {
     }
 
     fn count(&mut self) {
-        let (mut sends, mut bytes) = (0, 0);
+        let (mut sends, mut bytes) = (0, 0_u64);
         let (mut requires_sends, mut lacks_receives) = (false, false);
         for of in &self.ranks {
             let mut receives = false;
@@ -509,7 +520,7 @@ impl Schedule {
                 match it {
                     Op::Send { bytes: length, .. } => {
                         sends += 1;
-                        bytes += *length;
+                        bytes = bytes.saturating_add(*length);
                         requires_sends |= of.followers(op).any(|(_, is_start)| !is_start);
                     }
                     Op::Receive { .. } => receives = true,

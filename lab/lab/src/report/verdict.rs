@@ -51,7 +51,10 @@ pub(crate) fn of_streams(points: &[PointResult]) -> Vec<StreamVerdict> {
     }
     let winner = sole_leader(points);
     let streams = points.iter().map(|point| point.summary.background.len()).min().unwrap_or(0);
-    let first = measured(points).map(|text| {
+    // The time of a collective decides, not how its messages fare: the table has it.
+    let has_collective = points.iter().any(|point| point.summary.collective.is_some());
+    let measured = if has_collective { None } else { measured(points) };
+    let first = measured.map(|text| {
         let reversals =
             OTHERS.iter().filter_map(|other| reversal(points, winner.as_deref()?, other));
         let few = few_in_tail(points, &|point| &point.summary.messages);

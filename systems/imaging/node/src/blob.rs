@@ -188,7 +188,8 @@ impl Arriving {
         if hashing.next < self.chunks() {
             return Ok(Written::More);
         }
-        let Some(hasher) = hashing.hasher.take() else { return Ok(Written::Known) };
+        // Another chunk has ended it.
+        let Some(hasher) = hashing.hasher.take() else { return Ok(Written::More) };
         if hasher.finish() == self.digest {
             let gone = store.publish(&self.digest, &self.part, self.size)?;
             locked(&self.state).outcome = Some(Ok(()));
