@@ -1,18 +1,13 @@
 //! RoCEv2 with DCQCN over switches that pause: shares of long flows, and incasts.
 
 use crate::common::*;
-use rackweave_core::{Rate, Span};
-use rackweave_sim::config::{FabricConfig, Marking, PfcConfig, SwitchConfig};
+use rackweave_core::Span;
+use rackweave_sim::config::FabricConfig;
 use rackweave_sim::result::{End, RunResult};
 use rackweave_transport::{TransportConfig, dcqcn};
 
-/// A switch of 2 MB that pauses, with the marks of HPCC's evaluation.
 fn lossless(hosts: u32) -> FabricConfig {
-    let mut fabric = fabric(single_switch(hosts));
-    let pfc = PfcConfig::default().with_priorities(1 << 3 | 1 << 7);
-    fabric.switch = SwitchConfig::default().with_shared_buffer(2_000_000, 0.125).with_pfc(pfc);
-    fabric.switch.marking = Marking::DCQCN;
-    fabric
+    pausing(fabric(single_switch(hosts)))
 }
 
 fn hpcc() -> dcqcn::Config {
@@ -56,19 +51,6 @@ fn eight_to_one_loses_nothing_and_keeps_the_link_busy() {
     let busy = least.ticks() as f64 / last.ticks() as f64;
     assert!(busy > 0.9, "{busy:.3}");
     assert!(result.counters.pauses > 0);
-}
-
-#[test]
-fn a_rate_just_below_the_links_is_kept() {
-    let rate = Rate::from_gbps(9);
-    let transport = dcqcn::Config { link: rate, ..hpcc() };
-    let bytes = 10_000_000;
-    let rows = [(0.0, 1, 0, bytes)];
-    let result =
-        run_to_completion(&config(lossless(2), vec![stream(transport.into(), trace(&rows))]));
-    let took = latency(&result.messages[0]).ticks() as f64;
-    let expected = rate.span_of(hpcc_wire_bytes(bytes)).ticks() as f64;
-    assert!((took / expected - 1.0).abs() < 0.01, "{:.3} times", took / expected);
 }
 
 /// The bytes of a message on the link.

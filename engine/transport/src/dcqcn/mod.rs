@@ -43,7 +43,7 @@ pub type Host = Driven<Dcqcn>;
 pub struct Dcqcn {
     /// The messages with something to send, by the time from which their rates permit it, and age.
     ready: Heap<(Time, u64)>,
-    /// Until when the driver has polled for packets, or will before it asks when to call again.
+    /// When the driver has polled for packets, or will before it asks when to call again.
     polled_until: Time,
     /// For each slot, what the receiver has sent lately.
     notes: Vec<Notes>,

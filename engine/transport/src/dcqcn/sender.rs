@@ -100,8 +100,10 @@ impl Outgoing {
     fn progress(&mut self, now: Time, config: &Config) {
         self.timeouts = 0;
         if self.is_stalled {
+            // What is in flight was late and not lost, unless a later packet brings a NACK: a new one, or the last one.
             self.is_stalled = false;
-            self.again = self.first()..self.sent_to;
+            let is_all_sent = self.sent_to == self.packets;
+            self.again = if is_all_sent { self.packets - 1..self.packets } else { 0..0 };
         }
         let is_in_flight = self.sent_to > self.first();
         self.rto_at = if is_in_flight { now.saturating_add(config.timeout(0)) } else { Time::MAX };
@@ -159,6 +161,7 @@ impl Host {
     /// The next data packet: of the message whose rate has permitted one for longest, so that messages of one rate take turns.
     #[inline]
     pub(super) fn next_packet(&mut self, now: Time) -> Option<Packet<Header>> {
+        self.scheme.polled_until = self.scheme.polled_until.max(now);
         let ((free_at, _), slot) = self.scheme.ready.first()?;
         if free_at > now {
             return None;

@@ -3,7 +3,8 @@ use std::sync::Arc;
 
 use rackweave_core::{Framing, HostId, Rate, Span, frame};
 use rackweave_sim::config::{
-    BufferConfig, FabricConfig, MeasureConfig, StreamConfig, SwitchConfig, Topology, TrimConfig,
+    BufferConfig, FabricConfig, Marking, MeasureConfig, PfcConfig, StreamConfig, SwitchConfig,
+    Topology, TrimConfig,
 };
 use rackweave_sim::result::{End, MessageRecord, Outcome, RunResult};
 use rackweave_sim::{Control, Fabric, RunConfig, run};
@@ -258,4 +259,12 @@ pub(crate) fn shares(
     config.measure.time_limit = time_limit;
     let result = run_until(&config, End::TimeLimit);
     (1..=flows).map(|host| result.links[host as usize].utilisation).collect()
+}
+
+/// A fabric whose switches have 2 MB and pause, with the marks of HPCC's evaluation.
+pub(crate) fn pausing(mut fabric: FabricConfig) -> FabricConfig {
+    let pfc = PfcConfig::default().with_priorities(1 << 3 | 1 << 7);
+    fabric.switch = SwitchConfig::default().with_shared_buffer(2_000_000, 0.125).with_pfc(pfc);
+    fabric.switch.marking = Marking::DCQCN;
+    fabric
 }
