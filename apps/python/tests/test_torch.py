@@ -142,6 +142,16 @@ class Torch(unittest.TestCase):
             for turn in range(5):
                 self.same_bits(ranks[0][0], ranks[rank][turn])
 
+    def test_callbacks_wait_for_other_operations_and_small_sums_keep_their_digits(self):
+        import torch
+
+        for out in run("corners"):
+            for tensor in out["callback"]:
+                self.assertTrue((tensor == 2).all())
+            self.same_bits(out["metrics"], torch.tensor([2.31, 1e9, 3e-4]) * 2)
+            self.assertTrue((out["inference"] == 3).all() and (out["leaf"] == 1.5).all())
+            self.assertEqual(out["ended"], "the group has ended")
+
     def test_values_that_are_not_finite_and_means(self):
         import torch
 
