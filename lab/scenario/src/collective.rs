@@ -152,7 +152,8 @@ impl CollectiveKeys {
         let number = match (&self.ranks, schedule) {
             (Some(Ranks::Hosts(hosts)), _) => {
                 if let Some(host) = hosts.iter().find(|host| **host >= all) {
-                    let message = format!("there is no host {host}: the fabric has {all}");
+                    let message =
+                        format!("host {host} (a rank) does not exist: the fabric has {all}");
                     return Err(Problem::new(format!("{path}.ranks"), message));
                 }
                 return Ok(hosts.iter().map(|it| HostId(*it)).collect());
