@@ -36,7 +36,7 @@ pub struct Config {
     pub additive: Rate,
     /// By how much it grows from then on.
     pub hyper: Rate,
-    /// Every so many packets ask for an acknowledgement.
+    /// Every n-th packet asks for an acknowledgement.
     pub ack_every: u32,
     /// The most packets of a message in flight (HPCC, section 5.1: DCQCN+win); `u32::MAX` for no window.
     pub window: u32,
@@ -113,7 +113,7 @@ impl Config {
         self
     }
 
-    /// The timeout after so many of them without progress.
+    /// The timeout after this number of them without progress.
     pub(super) fn timeout(&self, timeouts: u32) -> Span {
         self.rto.saturating_mul(1 << timeouts.min(3))
     }

@@ -10,7 +10,7 @@ use super::config::Config;
 /// 1.0 as an estimate of congestion.
 const ONE: u64 = 1 << 32;
 
-/// After so many intervals without a CNP the estimate counts as zero.
+/// After this number of intervals without a CNP the estimate counts as zero.
 const FORGETS: u64 = 1 << 14;
 
 /// The rate of one message.

@@ -108,7 +108,7 @@ pub enum GenerateError {
 pub struct Algorithm {
     /// What it does.
     pub operation: Operation,
-    /// Its name.
+    /// The value of `algorithm` in scenarios, such as `ring`.
     pub name: &'static str,
     /// A line about it.
     pub description: &'static str,

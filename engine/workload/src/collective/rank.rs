@@ -71,7 +71,7 @@ pub enum WaitReason {
         bytes: u64,
         /// Its tag.
         tag: u32,
-        /// Why.
+        /// The reason that the transport gives.
         reason: FailReason,
     },
     /// Its host has crashed.

@@ -51,7 +51,7 @@ keys! {
         /// to the target; what later ones add. Default: 1, 0.02 % and 0.2 % of the link; paper: 5,
         /// 0.1 % and 0.5 %.
         hyper: Unit<Rate> => hyper,
-        /// Every so many packets ask for an acknowledgement. Default: 1.
+        /// Every n-th packet asks for an acknowledgement. Default: 1.
         ack_every: AtLeast<1, u32>,
         /// Packets of a message in flight at most. Default: `"unlimited"`.
         window: Count,

@@ -46,7 +46,7 @@ pub(crate) enum Written {
     /// It was there already.
     Known,
     More,
-    /// The blob is whole, and in the store; so many others went for it.
+    /// The blob is whole, and in the store, for which this number of others was removed.
     Whole(usize),
     /// All chunks are there, and do not have the digest. All are forgotten.
     Damaged,
