@@ -271,6 +271,7 @@ impl Generator {
                 if config.exchange != Exchange::OneWay || config.streaming.is_some() {
                     return Err(WorkloadError::Answered);
                 }
+                collective.check_room(hosts)?;
                 (Plan::Collective, Vec::new(), Some(collective.messages()))
             }
         };

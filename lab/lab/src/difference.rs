@@ -20,7 +20,7 @@ use crate::study;
 pub const HEADLINE_MEASURES: usize = HEADLINES.len();
 
 /// The measures that are compared unless all are asked for: those of every point that its table shows.
-const HEADLINES: [&str; 13] = [
+const HEADLINES: [&str; 16] = [
     "messages.completed",
     "messages.failed",
     "messages.unfinished",
@@ -34,6 +34,9 @@ const HEADLINES: [&str; 13] = [
     "trims",
     "ecn_marks",
     "queue_bytes.mean",
+    "collective.time_us.mean",
+    "collective.finished",
+    "collective.unfinished",
 ];
 
 /// The measures of every background stream that are compared unless all are asked for.

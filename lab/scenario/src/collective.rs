@@ -36,7 +36,8 @@ pub(crate) struct CollectiveKeys {
     #[serde(skip_serializing_if = "Option::is_none")]
     ranks: Option<Ranks>,
     /// `"packed"`: rack after rack. `"spread"`: each rack in turn. Default: `"packed"`.
-    placement: Placement,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    placement: Option<Placement>,
     /// hierarchical: ranks of a group, one after the other. Default: those of a rack.
     #[serde(skip_serializing_if = "Option::is_none")]
     group: Option<u32>,
@@ -60,7 +61,7 @@ impl Default for CollectiveKeys {
             size: None,
             schedule: None,
             ranks: None,
-            placement: Placement::Packed,
+            placement: None,
             group: None,
             compute: None,
             skew: None,
@@ -156,6 +157,10 @@ impl CollectiveKeys {
                         format!("host {host} (a rank) does not exist: the fabric has {all}");
                     return Err(Problem::new(format!("{path}.ranks"), message));
                 }
+                if self.placement.is_some() {
+                    let message = "`placement` has no meaning with the host of each rank";
+                    return Err(Problem::new(format!("{path}.placement"), message));
+                }
                 return Ok(hosts.iter().map(|it| HostId(*it)).collect());
             }
             (Some(Ranks::Number(number)), _) => *number,
@@ -167,8 +172,12 @@ impl CollectiveKeys {
             return Err(Problem::new(format!("{path}.ranks"), message));
         }
         let packed = 0..all;
-        let hosts: Vec<HostId> = match self.placement {
+        let hosts: Vec<HostId> = match self.placement.unwrap_or(Placement::Packed) {
             Placement::Packed => packed.map(HostId).collect(),
+            Placement::Spread if context.racks.is_empty() => {
+                let message = "the racks of a pod change: name the host of each rank in `ranks`";
+                return Err(Problem::new(format!("{path}.placement"), message));
+            }
             Placement::Spread => {
                 let longest = context.racks.iter().map(ExactSizeIterator::len).max().unwrap_or(0);
                 let nth = |nth: usize| {
@@ -216,6 +225,10 @@ impl CollectiveKeys {
             Some(each) => {
                 let all: Vec<u32> = (0..ranks).collect();
                 all.chunks(each as usize).map(<[u32]>::to_vec).collect()
+            }
+            None if is_hierarchical && context.racks.is_empty() => {
+                let message = "the racks of a pod change: `group` says how many ranks are one";
+                return Err(Problem::new(at("group"), message));
             }
             None => groups_of(hosts, context.racks),
         };

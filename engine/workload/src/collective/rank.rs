@@ -78,6 +78,8 @@ pub enum WaitReason {
     Crashed,
     /// It calculates.
     Calculates,
+    /// Its next iteration begins later, or the run ended before its first one.
+    NotBegun,
 }
 
 /// What has happened to an operation.
@@ -234,6 +236,9 @@ impl Rank {
     fn reason(&self) -> WaitReason {
         if let Some(reason) = self.halted {
             return reason;
+        }
+        if self.begins.is_some() {
+            return WaitReason::NotBegun;
         }
         let open = self.states.iter().enumerate();
         let mut open =

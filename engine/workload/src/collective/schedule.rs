@@ -6,6 +6,7 @@ use std::collections::BTreeMap;
 use rackweave_core::Span;
 use rackweave_core::rng::mix;
 
+use super::cycle;
 use crate::sizes::MAX_MESSAGE_BYTES;
 
 /// The most operations of all ranks together: each takes about 40 bytes.
@@ -265,7 +266,7 @@ impl Builder {
         pair(&mut ranks)?;
         let mut schedule =
             Schedule { ranks, sends: 0, bytes: 0, requires_sends: false, next_waits: false };
-        if let Some(cycle) = schedule.cycle() {
+        if let Some(cycle) = cycle::find(&schedule) {
             return Err(ScheduleError::Cycle(cycle));
         }
         schedule.count();
@@ -532,67 +533,5 @@ impl Schedule {
         (self.sends, self.bytes) = (sends, bytes);
         self.requires_sends = requires_sends;
         self.next_waits = requires_sends || lacks_receives;
-    }
-
-    /// Operations, each of them waiting for the next; `None` if all can be done. A receive waits for the start of its send.
-    fn cycle(&self) -> Option<Vec<Place>> {
-        let mut missing: Vec<Vec<u32>> =
-            self.ranks.iter().map(|of| of.requirements.clone()).collect();
-        for (missing, of) in missing.iter_mut().zip(&self.ranks) {
-            for (missing, op) in missing.iter_mut().zip(&of.ops) {
-                *missing += u32::from(matches!(op, Op::Receive { .. }));
-            }
-        }
-        let all = || {
-            let ranks = (0..).zip(&self.ranks);
-            ranks.flat_map(|(rank, of)| (0..of.ops.len() as u32).map(move |op| Place { rank, op }))
-        };
-        let is_free =
-            |missing: &[Vec<u32>], at: Place| missing[at.rank as usize][at.op as usize] == 0;
-        let mut free: Vec<Place> = all().filter(|at| is_free(&missing, *at)).collect();
-        let mut done: u64 = 0;
-        while let Some(at) = free.pop() {
-            done += 1;
-            self.after(at, |next| {
-                let missing = &mut missing[next.rank as usize][next.op as usize];
-                *missing -= 1;
-                if *missing == 0 {
-                    free.push(next);
-                }
-            });
-        }
-        if done == all().count() as u64 {
-            return None;
-        }
-        // Each of the others waits for one of the others.
-        let mut waits: Vec<Vec<Option<Place>>> =
-            self.ranks.iter().map(|of| vec![None; of.ops.len()]).collect();
-        for at in all().filter(|at| !is_free(&missing, *at)) {
-            self.after(at, |next| waits[next.rank as usize][next.op as usize] = Some(at));
-        }
-        let next = |at: Place| waits[at.rank as usize][at.op as usize];
-        let mut at = all().find(|at| !is_free(&missing, *at))?;
-        for _ in 0..all().count() {
-            at = next(at)?;
-        }
-        let mut cycle = vec![at];
-        while let Some(found) = next(cycle[cycle.len() - 1])
-            && found != at
-        {
-            cycle.push(found);
-        }
-        // The smallest one first, so that the text does not depend on where the walk began.
-        let smallest = (0..cycle.len()).min_by_key(|index| cycle[*index]).unwrap_or(0);
-        cycle.rotate_left(smallest);
-        Some(cycle)
-    }
-
-    /// Calls a function with all operations that wait for one.
-    fn after(&self, at: Place, mut call: impl FnMut(Place)) {
-        let of = &self.ranks[at.rank as usize];
-        of.followers(at.op).for_each(|(op, _)| call(Place { rank: at.rank, op }));
-        if let Op::Send { to, .. } = of.ops[at.op as usize] {
-            call(Place { rank: to, op: of.partners[at.op as usize] });
-        }
     }
 }

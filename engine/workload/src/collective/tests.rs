@@ -3,6 +3,7 @@ use rackweave_core::{FailReason, HostId, Rate, Span, Time};
 use super::generate::{ALGORITHMS, Algorithm, GenerateError, Operation, Shape};
 use super::goal::{Goal, parse};
 use super::*;
+use crate::app::{MessageKey, SerialIds};
 
 fn hosts(n: u32) -> Vec<HostId> {
     (0..n).map(HostId).collect()
@@ -182,6 +183,49 @@ fn what_is_wrong_with_a_schedule_is_said_with_line_and_column() {
         rank 1 { r: recv 1b from 0\ns: send 1b to 0\ns requires r }";
     let error = parse(knot).unwrap_err().to_string();
     assert!(error.contains("none of them can begin") && error.contains("of rank 1"), "{error}");
+}
+
+#[test]
+fn what_waits_for_the_begin_of_a_receive_does_not_wait_for_its_message() {
+    // Both post a receive, and send once it is posted.
+    let of = |peer| format!("{{ r: recv 1b from {peer} s: send 1b to {peer} s irequires r }}");
+    let text = format!("num_ranks 2 rank 0 {} rank 1 {}", of(1), of(0));
+    let collective = once(parse(text).unwrap());
+    assert_eq!(ideal(&collective, |_, _, bytes| Span::from_ticks(bytes)), Span::from_ticks(1));
+    // A receive that begins after what waits for its message never does.
+    for text in [
+        "num_ranks 2 rank 0 { r: recv 1b from 1 c: calc 1 c requires r r irequires c } rank 1 { send 1b to 0 }",
+        "num_ranks 2 rank 0 { c: calc 1 r: recv 1b from 1 c irequires r r irequires c } rank 1 { send 1b to 0 }",
+    ] {
+        let error = parse(text).unwrap_err().to_string();
+        assert!(error.contains("waits for `c`") && error.contains("waits for `r`"), "{error}");
+        assert!(error.contains("none of them can begin"), "{error}");
+    }
+    let error = parse("num_ranks 1 rank 0 { c: calc 1 c requires c }").unwrap_err().to_string();
+    let itself = "`c` of rank 0 (line 1) waits for `c` of rank 0 (line 1): none of them can begin";
+    assert!(error.ends_with(itself), "{error}");
+}
+
+#[test]
+fn a_collective_runs_no_more_often_than_ids_have_room() {
+    let schedule = named(Operation::AllReduce, "ring").schedule(&shape(8, 8)).unwrap();
+    let ops = u64::from(schedule.len(0));
+    for count in [8, 256, 1 << 20] {
+        let of = |repeat: u64| {
+            let repeat = u32::try_from(repeat).unwrap();
+            Collective::new(schedule.clone(), hosts(8), repeat, Span::ZERO).unwrap()
+        };
+        let Err(WorkloadError::TooMany { max, .. }) = of(1 << 31).check_room(count) else {
+            panic!("2^31 times are too many")
+        };
+        assert!(of(max).check_room(count).is_ok() && of(max + 1).check_room(count).is_err());
+        let last = of(max).numbers() - 1;
+        let ids = SerialIds::new(count, u16::MAX).with_numbers(last + 1);
+        // A rank sends in half of its operations.
+        let id = ids.id(HostId(count - 1), u16::MAX - 1, MessageKey::new(last / 2, 0), last);
+        assert_eq!(ids.number(id), last);
+        assert!(last > 8 * ops, "some are possible");
+    }
 }
 
 #[test]

@@ -4,7 +4,9 @@ use std::collections::BTreeSet;
 use std::ops::Range;
 
 use super::number;
-use crate::results::columns::{Better, Column, OF_COLLECTIVES, POINT, STREAM, Shown, Unit, Value};
+use crate::results::columns::{
+    Better, COLLECTIVE_US, Column, OF_COLLECTIVES, POINT, STREAM, Shown, Unit, Value,
+};
 use crate::results::{PointResult, PointSummary, SizeBucket, StreamSummary};
 
 /// The name of the central scheduler: what transports could still gain, and none of them.
@@ -77,6 +79,7 @@ pub(super) fn half_width(point: &PointSummary, name: &str) -> f64 {
         "latency_max_us" => spread.latency_us.max,
         "latency_mean_us" => spread.latency_us.mean,
         "goodput_gbps" => spread.goodput_gbps,
+        COLLECTIVE_US => spread.collective_us.unwrap_or(f64::NAN),
         _ => f64::NAN,
     }
 }
@@ -216,6 +219,7 @@ mod tests {
                 slowdown: stats,
                 latency_us: stats,
                 goodput_gbps: 0.1,
+                collective_us: None,
                 background: Vec::new(),
             });
         }

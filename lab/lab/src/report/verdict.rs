@@ -470,6 +470,7 @@ mod tests {
             slowdown: halves,
             latency_us: halves,
             goodput_gbps: 0.0,
+            collective_us: None,
             background: Vec::new(),
         }
     }
@@ -569,6 +570,7 @@ mod tests {
                 slowdown: narrow,
                 latency_us: narrow,
                 goodput_gbps: 0.0,
+                collective_us: None,
                 background: vec![StreamSpread {
                     slowdown: stats,
                     latency_us: stats,

@@ -136,10 +136,13 @@ impl CollectiveSummary {
         let bus_gbps = origin
             .zip(algorithm_gbps)
             .map(|((algorithm, _), gbps)| gbps * algorithm.operation.bus_factor(ranks));
-        let waiting = reports.iter().filter_map(|rank| Some((rank.rank, rank.waits?)));
-        let mut waits: Vec<String> =
-            waiting.clone().take(MOST_WAITS).map(|(rank, wait)| waits_for(rank, &wait)).collect();
-        let more = waiting.count().saturating_sub(MOST_WAITS);
+        let mut waiting: Vec<(u32, Wait)> =
+            reports.iter().filter_map(|rank| Some((rank.rank, rank.waits?))).collect();
+        // Causes before what follows from them.
+        waiting.sort_by_key(|(_, wait)| order(wait.reason));
+        let first = waiting.iter().take(MOST_WAITS);
+        let mut waits: Vec<String> = first.map(|(rank, wait)| waits_for(*rank, wait)).collect();
+        let more = waiting.len().saturating_sub(MOST_WAITS);
         if more > 0 {
             waits.push(format!("{} more ranks wait", number::grouped(more as u64)));
         }
@@ -207,6 +210,17 @@ pub(crate) fn rank_iterations(reports: &[RankReport]) -> Vec<RankIteration> {
     reports.iter().flat_map(of).collect()
 }
 
+/// Crashes first, then failures, and ranks that wait for others last.
+const fn order(reason: WaitReason) -> u8 {
+    match reason {
+        WaitReason::Crashed => 0,
+        WaitReason::Failed { .. } => 1,
+        WaitReason::Calculates | WaitReason::NotBegun => 2,
+        WaitReason::Send { .. } => 3,
+        WaitReason::Receive { .. } => 4,
+    }
+}
+
 /// Says what a rank waits for.
 fn waits_for(rank: u32, wait: &Wait) -> String {
     let iteration = if wait.iteration == 0 {
@@ -229,5 +243,6 @@ fn waits_for(rank: u32, wait: &Wait) -> String {
         ),
         WaitReason::Crashed => format!("the host of rank {rank} crashed{iteration}"),
         WaitReason::Calculates => format!("rank {rank} calculates{iteration}"),
+        WaitReason::NotBegun => format!("rank {rank} has not begun{iteration}"),
     }
 }

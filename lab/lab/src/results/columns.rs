@@ -17,6 +17,9 @@ use crate::study::cast::CastConfig;
 /// The group of columns that is shown next to a collective only.
 pub(crate) const OF_COLLECTIVES: &str = "collective";
 
+/// The column of the time of a collective.
+pub(crate) const COLLECTIVE_US: &str = "collective_us";
+
 /// One column: its heading with the unit, and its value in a row.
 pub(crate) struct Column<T: 'static> {
     /// The heading in CSV files; empty if only the report has the column.
@@ -206,17 +209,24 @@ pub(crate) const POINT: &[Column<PointSummary>] = &[
     }),
     column("failed", Count, |p| p.messages.failed.into()),
     column("unfinished", Count, |p| p.messages.unfinished.into()),
-    reported(
+    shown(
+        COLLECTIVE_US,
+        Real,
         Shown { name: "time", unit: Unit::Micros, better: Better::Lower, ..COLLECTIVE },
         |p| collective_us(p).into(),
     ),
-    reported(Shown { name: "of ideal", rank: 2, ..COLLECTIVE }, |p| {
+    shown("collective_of_ideal", Real, Shown { name: "of ideal", rank: 2, ..COLLECTIVE }, |p| {
         p.collective.as_ref().map(|it| it.of_ideal).into()
     }),
-    reported(Shown { name: "bus Gbit/s", better: Better::Higher, rank: 1, ..COLLECTIVE }, |p| {
-        let sums = || Some(p.of::<AllreduceConfig>()?.bus_gbps);
-        p.collective.as_ref().map_or_else(sums, |it| it.bus_gbps).into()
-    }),
+    shown(
+        "collective_bus_gbps",
+        Real,
+        Shown { name: "bus Gbit/s", better: Better::Higher, rank: 1, ..COLLECTIVE },
+        |p| {
+            let sums = || Some(p.of::<AllreduceConfig>()?.bus_gbps);
+            p.collective.as_ref().map_or_else(sums, |it| it.bus_gbps).into()
+        },
+    ),
     shown("slowdown_p50", Real, Shown { name: "p50", ..SLOWDOWN }, |p| p.slowdown.p50.into()),
     shown("slowdown_p99", Real, Shown { name: "p99", ..SLOWDOWN }, |p| p.slowdown.p99.into()),
     shown("slowdown_p999", Real, Shown { name: "p99.9", rank: 11, ..SLOWDOWN }, |p| {
@@ -318,6 +328,10 @@ pub(crate) const OVER_SEEDS: &[Column<PointSummary>] = &[
     column("latency_max_us_ci95", Real, |p| half_width(p, |spread| spread.latency_us.max)),
     column("goodput_gbps", Real, |p| p.goodput_gbps.into()),
     column("goodput_gbps_ci95", Real, |p| half_width(p, |spread| spread.goodput_gbps)),
+    column(COLLECTIVE_US, Real, |p| p.collective.as_ref().map(|it| it.time_us.mean).into()),
+    column("collective_us_ci95", Real, |p| {
+        half_width(p, |spread| spread.collective_us.unwrap_or(f64::NAN))
+    }),
     column("drops", Count, |p| p.drops.into()),
     column("retransmissions", Count, |p| p.retransmissions.into()),
     column("timeouts", Count, |p| p.timeouts.into()),

@@ -32,6 +32,9 @@ pub struct SeedSpread {
     pub latency_us: Stats,
     /// Of the mean goodput.
     pub goodput_gbps: f64,
+    /// Of the mean time of the collective in microseconds, if there is one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub collective_us: Option<f64>,
     /// Of the background streams, in their order.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub background: Vec<StreamSpread>,
@@ -141,6 +144,8 @@ fn combine(group: &[&PointResult]) -> PointResult {
     let all: Option<Vec<&StreamSummary>> =
         summaries().map(|point| point.all_streams.as_ref()).collect();
     let all_streams = all.map(|all| combine_streams(&all).0);
+    let collective_us: Option<Vec<f64>> =
+        summaries().map(|p| p.collective.as_ref().map(|it| it.time_us.mean)).collect();
     let end = summaries().find(|p| !p.is_complete()).map_or(first.summary.end, |p| p.end);
     let mut set = first.summary.set.clone();
     set.remove(SEED);
@@ -198,6 +203,7 @@ fn combine(group: &[&PointResult]) -> PointResult {
             slowdown: slowdown.half_widths(),
             latency_us: latency.half_widths(),
             goodput_gbps: goodput.half_width,
+            collective_us: collective_us.map(|times| Estimate::of(&times).half_width),
             background: spreads,
         }),
         ..first.summary.clone()

@@ -568,6 +568,9 @@ impl Reader<'_> {
         let mut streams = Streams { endless: messages.is_endless(), ..Streams::default() };
         let measured =
             self.stream("workload".to_owned(), messages, ("transport", &transport.node), context)?;
+        if matches!(measured.workload.pattern, Pattern::Collective(_)) {
+            file.measure.check_for_many("collective", None)?;
+        }
         let mut read = vec![measured];
         read.extend(self.background(background, Some(transport), context)?);
         self.add_streams(&read, context, &mut streams)?;

@@ -4,7 +4,7 @@ use std::path::Path;
 
 use rackweave_lab::output::OutputDir;
 use rackweave_lab::report::table::Style;
-use rackweave_lab::{Batch, Scenario, goal};
+use rackweave_lab::{Batch, Scenario, difference, goal};
 
 const BASE: &str = "fabric = { topology = 'leaf-spine', leaves = 2, hosts_per_leaf = 4, spines = 4, host_link = '10 Gbps' }
     transport.name = 'datagram'
@@ -137,11 +137,77 @@ fn mistakes_are_refused_with_what_would_be_right() {
         ("workload.sizes='1 KB'", "`sizes` has no meaning for collective arrivals"),
         ("workload.stop='1 ms'", "a collective ends when all ranks have done their part"),
         ("workload.exchange='rpc'", "the messages of a collective are one-way"),
+        (
+            "workload.collective.repeat=4000000000",
+            "the number of times that a collective runs is 4000000000, above the maximum of 149796",
+        ),
+        ("measure.duration='1 ms'", "`duration` has no meaning with [workload.collective]"),
+        ("measure.messages=3", "`messages` has no meaning with [workload.collective]"),
         ("transport.name='srpt-oracle'", "a central scheduler knows all messages before the run"),
     ] {
         let error = read(BASE, &[set]).map(|_| set).unwrap_err();
         assert!(error.to_string().contains(reason), "{set}: {error}");
     }
+}
+
+#[test]
+fn a_place_that_means_nothing_is_refused() {
+    let refused = |sets: &[&str]| read(BASE, sets).map(|_| ()).unwrap_err().to_string();
+    let spread = "workload.collective.placement='spread'";
+    let error = refused(&["workload.collective.ranks=[0, 4]", spread]);
+    assert!(error.contains("`placement` has no meaning with the host of each rank"), "{error}");
+    let pod = "fabric={ topology = 'racks', tors = [4, 2, 2], uplinks = 1 }";
+    let error = refused(&[pod, spread]);
+    assert!(error.contains("the racks of a pod change: name the host of each rank"), "{error}");
+    let hierarchical = "workload.collective.algorithm='hierarchical'";
+    let error = refused(&[pod, hierarchical]);
+    assert!(error.contains("the racks of a pod change: `group` says how many"), "{error}");
+    read(BASE, &[pod, hierarchical, "workload.collective.group=2"]).unwrap();
+}
+
+#[test]
+fn times_are_in_the_tables_over_seeds_and_in_comparisons() {
+    let folder = tempfile::tempdir().unwrap();
+    // Repairs of lost packets take a time that depends on the seed.
+    let run = |name: &str, loss: f64| {
+        let faults =
+            format!("faults=[{{ kind = 'loss', place = 'link of host 2', probability = {loss} }}]");
+        let sets = ["transport.name='dctcp'", "sweep.seed=[1, 2, 3]", &faults];
+        let scenario = read(BASE, &sets).unwrap();
+        let results = Batch::new(scenario.clone()).run(Some(1)).unwrap();
+        let at = folder.path().join(name);
+        OutputDir::prepare(&at).unwrap().write(&scenario, &results, "rackweave run").unwrap();
+        (at, results)
+    };
+    let (at, results) = run("a", 0.02);
+    let column = |file: &str, name: &str| -> Vec<f64> {
+        let text = std::fs::read_to_string(at.join(file)).unwrap();
+        let mut lines = text.lines().map(|line| line.split(',').collect::<Vec<_>>());
+        let heads = lines.next().unwrap();
+        let nth = heads.iter().position(|head| *head == name).unwrap();
+        lines.map(|line| line[nth].parse().unwrap()).collect()
+    };
+    let times: Vec<f64> = results
+        .points
+        .iter()
+        .map(|point| point.summary.collective.as_deref().unwrap().time_us.mean)
+        .collect();
+    assert_eq!(column("points.csv", "collective_us"), times);
+    let rates = column("points.csv", "collective_bus_gbps");
+    assert!((rates[0] - 80_000.0 * 8e-3 / times[0] * 1.75).abs() < 1e-9, "{rates:?}");
+    let mean = times.iter().sum::<f64>() / 3.0;
+    let squares: f64 = times.iter().map(|time| (time - mean).powi(2)).sum();
+    assert!((column("over_seeds.csv", "collective_us")[0] - mean).abs() < 1e-9);
+    // Student's quantile of two degrees of freedom.
+    let half = 4.302_652_73 * (squares / 2.0 / 3.0).sqrt();
+    let measured = column("over_seeds.csv", "collective_us_ci95")[0];
+    assert!(half > 0.0 && (measured / half - 1.0).abs() < 1e-3, "{measured} {half}");
+
+    let (other, _) = run("b", 0.2);
+    let read = |path: &Path| difference::Results::read(path).unwrap();
+    let found = difference::Difference::between(&read(&at), &read(&other), false);
+    let measures = &found.points[0].measures;
+    assert!(measures.iter().any(|it| it.name == "collective.time_us.mean" && it.b > it.a));
 }
 
 #[test]
@@ -151,6 +217,8 @@ fn a_collective_that_cannot_end_names_who_waits() {
         "faults=[{ kind = 'crash', place = 'host 2', from = '5 us' }]",
     ]);
     let warning = results.points[0].summary.warning().unwrap();
+    let (cause, effect) = (warning.find("crashed").unwrap(), warning.find("waits for").unwrap());
+    assert!(cause < effect, "the cause first: {warning}");
     for expected in ["the host of rank 2 crashed", "rank 3 waits for 10.0 KB of rank 2, tag 0"] {
         assert!(warning.contains(expected), "{warning}");
     }
