@@ -10,7 +10,7 @@ use pyo3::exceptions::{PyRuntimeError, PyValueError};
 use pyo3::prelude::*;
 use rackweave_core::Span;
 use rackweave_reduce::{
-    AllReduceConfig, Element, MAX_CHUNK_BYTES, OpenGroup, ReduceError, VectorMaster,
+    AllReduceConfig, Element, MAX_CHUNK_BYTES, Offer, OpenGroup, ReduceError, VectorMaster,
     VectorMasterConfig,
 };
 
@@ -18,16 +18,23 @@ create_exception!(
     rackweave,
     GroupError,
     PyRuntimeError,
-    "A group of workers has ended. The arguments are the reason and the numbers of the workers that are to blame."
+    "A group of workers has ended. The arguments are the reason, the numbers of the workers that are to blame, and how vectors differ: what the first of these workers has, and what others have."
 );
+
+/// The number of elements, their type and the label of a vector; `None` if there is none.
+type Described = Option<(u64, String, u32)>;
+
+fn described(offer: &Offer) -> Described {
+    let Offer { length, format, label, .. } = *offer;
+    (length > 0).then(|| (length, format.to_string(), label))
+}
 
 fn failed(error: &ReduceError) -> PyErr {
     let workers = error.workers();
     let numbers: Vec<u32> = (0..u64::BITS).filter(|number| workers >> number & 1 == 1).collect();
-    match error {
-        ReduceError::MasterSilent { .. } => GroupError::new_err((error.to_string(), vec![0])),
-        _ => GroupError::new_err((error.to_string(), numbers)),
-    }
+    let numbers = if matches!(error, ReduceError::MasterSilent { .. }) { vec![0] } else { numbers };
+    let difference = error.difference().map(|it| (described(&it.found), described(&it.expected)));
+    GroupError::new_err((error.to_string(), numbers, difference))
 }
 
 fn address(text: &str) -> PyResult<SocketAddr> {
@@ -142,14 +149,26 @@ impl Group {
         Ok(())
     }
 
-    /// Replaces `length` floats of 32 bits at an address by their sums over all workers.
-    fn allreduce_f32(&self, py: Python<'_>, address: usize, length: usize) -> PyResult<()> {
-        self.allreduce::<f32>(py, address, length)
+    /// Replaces `length` floats of 32 bits at an address by their sums over all workers. Workers with another `label` differ.
+    fn allreduce_f32(
+        &self,
+        py: Python<'_>,
+        address: usize,
+        length: usize,
+        label: u32,
+    ) -> PyResult<()> {
+        self.allreduce::<f32>(py, address, length, label)
     }
 
     /// Replaces `length` integers of 64 bits at an address by their sums over all workers, modulo 2^64.
-    fn allreduce_i64(&self, py: Python<'_>, address: usize, length: usize) -> PyResult<()> {
-        self.allreduce::<i64>(py, address, length)
+    fn allreduce_i64(
+        &self,
+        py: Python<'_>,
+        address: usize,
+        length: usize,
+        label: u32,
+    ) -> PyResult<()> {
+        self.allreduce::<i64>(py, address, length, label)
     }
 
     /// The numbers of vectors, of chunks sent, of chunks sent again, and of bytes received.
@@ -177,7 +196,13 @@ impl Group {
 }
 
 impl Group {
-    fn allreduce<T: Element>(&self, py: Python<'_>, address: usize, length: usize) -> PyResult<()> {
+    fn allreduce<T: Element>(
+        &self,
+        py: Python<'_>,
+        address: usize,
+        length: usize,
+        label: u32,
+    ) -> PyResult<()> {
         if length == 0 {
             return Ok(());
         }
@@ -185,7 +210,7 @@ impl Group {
         py.detach(|| {
             let mut group = locked(&self.group);
             let group = group.as_mut().ok_or(ReduceError::Interrupted)?;
-            group.allreduce(vector)
+            group.allreduce_as(vector, label)
         })
         .map_err(|error| failed(&error))
     }

@@ -179,6 +179,30 @@ class Torch(unittest.TestCase):
             self.assertRegex(message, "^rank 0 at .*: the master at .* has been silent")
             self.assertLess(seconds, 6)
 
+    def test_ranks_that_call_other_operations_are_named_to_all(self):
+        said = {
+            "length": ("all_reduce SUM of float32 (2000 x f32)", "all_reduce SUM of float32 (1000 x f32)"),
+            "reduction": ("all_reduce AVG of float32 (1000 x f32)", "all_reduce SUM of float32 (1000 x f32)"),
+            "type": ("all_reduce SUM of int64 (1000 x i64)", "all_reduce SUM of int32 (1000 x i64)"),
+            "root": ("broadcast of float32 with root 2 (500 x i64)", "broadcast of float32 with root 1 (500 x i64)"),
+            "operation": ("barrier (1 x i64)", "all_reduce SUM of int64 (1 x i64)"),
+        }
+        for out in run("differ", size=3):
+            for mistake, (found, expected) in said.items():
+                ranks, message, seconds = out[mistake]
+                self.assertEqual(ranks, [0])
+                self.assertRegex(message, "^rank 0 at .*, process [0-9]+: ")
+                self.assertIn(f": {found}, and the other ranks {expected}: all ranks must call the same", message)
+                self.assertLess(seconds, 5)
+
+    def test_a_rank_that_has_no_further_operation_is_named(self):
+        out = run("skipped", size=3)
+        self.assertIsNone(out[1])
+        for ranks, message, seconds in (out[0], out[2]):
+            self.assertEqual(ranks, [1])
+            self.assertIn("no further operation, and the other ranks all_reduce SUM", message)
+            self.assertLess(seconds, 5)
+
     def test_an_exception_in_one_rank_is_heard_of_at_once(self):
         for seconds, ranks, message in run("leaves", size=3, dead=[2], start=started, RACKWEAVE_PATIENCE="60"):
             self.assertEqual(ranks, [2])

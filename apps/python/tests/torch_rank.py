@@ -168,6 +168,38 @@ def leaves(rank, size):
     return None
 
 
+def differ(rank, size):
+    """Ranks that do not call the same operations; each is told which one does not."""
+    mistakes = {
+        "length": lambda group: dist.all_reduce(torch.ones(1000 if rank else 2000), group=group),
+        "reduction": lambda group: dist.all_reduce(torch.ones(1000), dist.ReduceOp.SUM if rank else dist.ReduceOp.AVG, group),
+        "type": lambda group: dist.all_reduce(torch.ones(1000, dtype=torch.int32 if rank else torch.int64), group=group),
+        "root": lambda group: dist.broadcast(torch.ones(1000), 1 if rank else 2, group),
+        "operation": lambda group: dist.all_reduce(torch.ones(1).long(), group=group) if rank else dist.barrier(group),
+    }
+    out = {}
+    for mistake, call in mistakes.items():
+        group = dist.new_group(backend="rackweave")
+        dist.all_reduce(torch.ones(1000), group=group)
+        began = time.monotonic()
+        try:
+            call(group)
+        except rackweave.torch.RankError as error:
+            out[mistake] = error.ranks, str(error), time.monotonic() - began
+    return out
+
+
+def skipped(rank, size):
+    """One rank has an operation less than the others."""
+    began = time.monotonic()
+    try:
+        for _ in range(3 if rank == 1 else 4):
+            dist.all_reduce(torch.ones(1000))
+        return None
+    except rackweave.torch.RankError as error:
+        return error.ranks, str(error), time.monotonic() - began
+
+
 def interrupted(rank, size):
     """Ctrl-C while rank 0 waits for rank 1, which takes its time."""
     dist.all_reduce(torch.ones(10))

@@ -24,6 +24,32 @@ struct Host {
     vectors: Vectors,
     /// Whether the sums must be right: no packet was forged.
     honest: bool,
+    open: Option<Open>,
+}
+
+/// An open job.
+#[derive(Clone, Copy)]
+struct Open {
+    /// The number of vectors.
+    count: u32,
+    /// Whether the last worker has another last vector.
+    is_odd: bool,
+}
+
+impl Open {
+    /// The vectors of a step.
+    fn vectors(step: u32) -> Vectors {
+        let format = if step.is_multiple_of(2) { Format::BlockFloat } else { Format::I64 };
+        let length = [40, 1, 200][step as usize % 3];
+        Vectors {
+            elements: if format == Format::I64 { 8 } else { 16 },
+            ..Vectors::new(length, format)
+        }
+    }
+
+    fn is_odd(self, worker: u8, step: u32) -> bool {
+        self.is_odd && worker + 1 == WORKERS && step + 1 == self.count
+    }
 }
 
 impl rackweave_core::Node for Host {
@@ -65,21 +91,32 @@ impl Laden for Host {
         if let Some(master) = self.node.master_mut() {
             while master.poll_event().is_some() {}
         }
-        let (vectors, honest) = (self.vectors, self.honest);
+        let (vectors, honest, open) = (self.vectors, self.honest, self.open);
         let Some(side) = self.node.worker_mut() else { return };
         let number = side.machine().config().number;
         while let Some(event) = side.poll_event() {
-            match event {
-                Event::Wanted { step } => side.offer(step, vector(&vectors, number, step)),
-                Event::Summed { step } if honest => {
-                    let all = [0, 1, 2].map(|worker| vector(&vectors, worker, step));
-                    let sum = Values::sum(&all.each_ref(), vectors.elements);
-                    assert!(sum.is_some_and(|sum| side.sums().is_same(&sum)), "step {step}");
+            match (event, open) {
+                (Event::Wanted { step }, Some(open)) if step >= open.count => side.release(),
+                (Event::Wanted { step }, Some(open)) => {
+                    let vector = vector(&Open::vectors(step), number, step);
+                    side.offer_as(step, vector, open.is_odd(number, step).into());
                 }
+                (Event::Summed { step }, Some(open)) if honest => {
+                    assert!(!open.is_odd(WORKERS - 1, step), "vectors that differ are added up");
+                    assert_sum(side, &Open::vectors(step), step);
+                }
+                (Event::Wanted { step }, None) => side.offer(step, vector(&vectors, number, step)),
+                (Event::Summed { step }, None) if honest => assert_sum(side, &vectors, step),
                 _ => {}
             }
         }
     }
+}
+
+fn assert_sum(side: &WorkerSide, vectors: &Vectors, step: u32) {
+    let all = [0, 1, 2].map(|worker| vector(vectors, worker, step));
+    let sum = Values::sum(&all.each_ref(), vectors.elements);
+    assert!(sum.is_some_and(|sum| side.sums().is_same(&sum)), "step {step}");
 }
 
 fn vector(vectors: &Vectors, worker: u8, step: u32) -> Values {
@@ -109,6 +146,12 @@ pub fn vectors(bytes: &[u8]) {
         elements: [16, 1, 5, 64][input.below(4)],
         pool: 1 + u16::from(input.u8() & 15),
     };
+    let open = (flags & 8 != 0).then(|| Open { count: vectors.steps, is_odd: flags & 128 != 0 });
+    let vectors = match open {
+        // The slots of integers have room for floats too.
+        Some(_) => Vectors { length: 0, format: Format::I64, steps: 0, elements: 8, ..vectors },
+        None => vectors,
+    };
     let mut config = master::Config::new(JOB, WORKERS, vectors, TOKEN, 1);
     config.aggregators = if has_switch { vec![SWITCH, MASTER] } else { vec![MASTER] };
     let Vectors { length, format, steps, elements, pool } = vectors;
@@ -117,7 +160,7 @@ pub fn vectors(bytes: &[u8]) {
     let master = VectorNode::new(MASTER)
         .with_master(Master::new(config, Time::ZERO))
         .with_aggregator(aggregator);
-    let host = |node| Host { node, vectors, honest: !forges };
+    let host = |node| Host { node, vectors, honest: !forges, open };
     let worker = |number: u8, life, now| {
         let config = worker::Config::new(JOB, number, MASTER, life);
         let config = worker::Config { length, format, ..config };

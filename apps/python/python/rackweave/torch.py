@@ -45,7 +45,7 @@ if not hasattr(_native, "Group"):
 
 
 class RankError(RuntimeError):
-    """Ranks are gone, or have not sent their tensor in time.
+    """Ranks are gone, have not sent their tensor in time, or call another operation than others.
 
     ``ranks`` are their numbers in the group, ``hosts`` the names of their hosts. Both are empty if nobody is to blame. The group has
     ended: it is destroyed, and another one formed.
@@ -210,6 +210,36 @@ _INTEGERS = (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)
 _HALVES = (torch.float16, torch.bfloat16)
 
 
+_OPERATIONS = ("all_reduce", "reduce", "broadcast", "all_gather", "reduce_scatter", "barrier")
+_REDUCTIONS = tuple(
+    (name, getattr(dist.ReduceOp, name)) for name in ("SUM", "AVG", "PRODUCT", "MIN", "MAX", "BAND", "BOR", "BXOR")
+)
+_TYPES = sorted(name for name in dir(torch) if isinstance(getattr(torch, name), torch.dtype))
+
+
+def _label(operation, tensors, op, root):
+    """What ranks must agree about beside the length, in 32 bits."""
+    reduction = next((number for number, (_, known) in enumerate(_REDUCTIONS, 1) if op is not None and op == known), 0)
+    dtype = _TYPES.index(str(tensors[0].dtype).removeprefix("torch.")) + 1 if tensors else 0
+    return _OPERATIONS.index(operation) + 1 << 24 | reduction << 16 | (dtype & 0xFF) << 8 | (0 if root is None else root + 1)
+
+
+def _described(vector):
+    """What a vector is, for people to read."""
+    if vector is None:
+        return "no further operation"
+    length, wire, label = vector
+    operation, reduction, dtype, root = label >> 24, label >> 16 & 0xFF, label >> 8 & 0xFF, label & 0xFF
+    text = _OPERATIONS[operation - 1] if 0 < operation <= len(_OPERATIONS) else "an operation"
+    if 0 < reduction <= len(_REDUCTIONS):
+        text += f" {_REDUCTIONS[reduction - 1][0]}"
+    if 0 < dtype <= len(_TYPES):
+        text += f" of {_TYPES[dtype - 1]}"
+    if root:
+        text += f" with root {root - 1}"
+    return f"{text} ({length} x {wire})"
+
+
 def _fold(op, tensors):
     """Combines the tensors of all ranks in the order of their numbers."""
     operators = {
@@ -242,6 +272,8 @@ class ProcessGroup(dist.ProcessGroup):
         self._group = _native.Group()
         self._ended = False
         self._hosts = {}
+        # What the operation under way is.
+        self._label = 0
         self._worker = _Worker()
         _groups.add(self)
         try:
@@ -295,9 +327,12 @@ class ProcessGroup(dist.ProcessGroup):
         try:
             return function(*arguments)
         except _native.GroupError as error:
-            message, ranks = error.args
+            message, ranks, difference = error.args
             hosts = [self._hosts.get(rank, "a host that is not known") for rank in ranks]
             named = "; ".join(f"rank {rank} at {host}" for rank, host in zip(ranks, hosts))
+            if difference is not None:
+                found, expected = map(_described, difference)
+                message = f"{found}, and the other ranks {expected}: all ranks must call the same operations in the same order"
             raise RankError(f"{named}: {message}" if named else message, ranks, hosts) from None
 
     # What torch asks of a group.
@@ -329,7 +364,7 @@ class ProcessGroup(dist.ProcessGroup):
             tensor.copy_(whole)
             return
         function = self._group.allreduce_f32 if tensor.dtype == torch.float32 else self._group.allreduce_i64
-        self._call(function, tensor.data_ptr(), tensor.numel())
+        self._call(function, tensor.data_ptr(), tensor.numel(), self._label)
 
     def _gather(self, tensor):
         """The tensors of all ranks, bit for bit: each one is zero where the others have theirs."""
@@ -377,7 +412,8 @@ class ProcessGroup(dist.ProcessGroup):
 
     # Collective operations.
 
-    def _submit(self, function, result, tensors, op=None):
+    def _submit(self, operation, function, result, tensors, op=None, root=None):
+        tensors = list(tensors)
         for tensor in tensors:
             if op is not None and op == dist.ReduceOp.AVG and not (
                 tensor.dtype.is_floating_point or tensor.dtype.is_complex
@@ -387,7 +423,13 @@ class ProcessGroup(dist.ProcessGroup):
                 raise ValueError(f"the backend rackweave has tensors on the CPU only, not on {tensor.device}")
             if tensor.is_sparse:
                 raise ValueError("the backend rackweave has no sparse tensors")
-        return self._worker.submit(function, result)
+        label = _label(operation, tensors, op, root)
+
+        def run():
+            self._label = label
+            function()
+
+        return self._worker.submit(run, result)
 
     def allreduce(self, tensors, opts=None):
         tensors = list(tensors) if isinstance(tensors, (list, tuple)) else [tensors]
@@ -398,7 +440,7 @@ class ProcessGroup(dist.ProcessGroup):
             for tensor in tensors:
                 self._reduce_into(tensor, op)
 
-        return self._submit(run, tensors, tensors, op)
+        return self._submit("all_reduce", run, tensors, tensors, op)
 
     def allreduce_coalesced(self, tensors, opts=None):
         return self.allreduce(tensors, opts)
@@ -411,7 +453,7 @@ class ProcessGroup(dist.ProcessGroup):
                 if self._rank == opts.rootRank:
                     tensor.copy_(total)
 
-        return self._submit(run, list(tensors), tensors, opts.reduceOp)
+        return self._submit("reduce", run, list(tensors), tensors, opts.reduceOp, opts.rootRank)
 
     def broadcast(self, tensors, opts=None):
         tensors = list(tensors) if isinstance(tensors, (list, tuple)) else [tensors]
@@ -421,7 +463,7 @@ class ProcessGroup(dist.ProcessGroup):
             for tensor in tensors:
                 self._broadcast(tensor, root)
 
-        return self._submit(run, tensors, tensors)
+        return self._submit("broadcast", run, tensors, tensors, root=root)
 
     def allgather(self, outputs, inputs, opts=None):
         if isinstance(inputs, torch.Tensor):
@@ -432,7 +474,7 @@ class ProcessGroup(dist.ProcessGroup):
                 for place, found in zip(output, self._gather(tensor)):
                     place.copy_(found)
 
-        return self._submit(run, outputs, inputs)
+        return self._submit("all_gather", run, outputs, inputs)
 
     def allgather_coalesced(self, outputs, inputs, opts=None):
         # The outputs of this one are in the order of ranks first.
@@ -447,7 +489,7 @@ class ProcessGroup(dist.ProcessGroup):
                 found = torch.stack(self._gather(tensor))
                 output.copy_(found.reshape(output.shape))
 
-        return self._submit(run, list(outputs), inputs)
+        return self._submit("all_gather", run, list(outputs), inputs)
 
     def reduce_scatter(self, outputs, inputs, opts):
         # As many bytes as an all-reduce: each rank takes its part of the sum.
@@ -458,7 +500,7 @@ class ProcessGroup(dist.ProcessGroup):
                 start = sum(part.numel() for part in parts[: self._rank])
                 output.copy_(total[start : start + output.numel()].reshape(output.shape))
 
-        return self._submit(run, list(outputs), [part for parts in inputs for part in parts], opts.reduceOp)
+        return self._submit("reduce_scatter", run, list(outputs), [part for parts in inputs for part in parts], opts.reduceOp)
 
     def reduce_scatter_single(self, output, tensor, opts):
         return self.reduce_scatter_single_coalesced([output], [tensor], opts)
@@ -470,10 +512,10 @@ class ProcessGroup(dist.ProcessGroup):
                 start = self._rank * output.numel()
                 output.copy_(total[start : start + output.numel()].reshape(output.shape))
 
-        return self._submit(run, list(outputs), inputs, opts.reduceOp)
+        return self._submit("reduce_scatter", run, list(outputs), inputs, opts.reduceOp)
 
     def barrier(self, opts=None):
-        return self._submit(lambda: self._sum_in_place(torch.zeros(1, dtype=torch.int64)), [], [])
+        return self._submit("barrier", lambda: self._sum_in_place(torch.zeros(1, dtype=torch.int64)), [], [])
 
     # Names of these operations in earlier versions of torch.
     _allgather_base = all_gather_single

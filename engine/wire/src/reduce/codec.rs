@@ -14,6 +14,7 @@ use crate::malformed::{Malformed, Put, Reader};
 
 const MAGIC: u8 = 0xa6;
 const FLAG: u8 = 1;
+const FLAG_2: u8 = 2;
 
 mod kind {
     pub(super) const DATA: u8 = 1;
@@ -244,15 +245,16 @@ pub fn decode(bytes: &[u8]) -> Result<Decoded, Malformed> {
         }
         kind::VECTOR_PROGRESS => {
             let (version, low) = (reader.u32()?, Id64::new(reader.u64()?));
-            Body::VectorProgress { version, low, is_known: has_flag }
+            let (is_known, has_offer) = (count & FLAG != 0, count & FLAG_2 != 0);
+            Body::VectorProgress { version, low, is_known, has_offer }
         }
         kind::VECTOR_NAMED => {
             Body::VectorNamed { version: reader.u32()?, digest: Id64::new(reader.u64()?) }
         }
         kind::REJECTED => Body::Rejected { instance: reader.u32()?, why: rejection(count)? },
         kind::OPEN_VECTOR => Body::OpenVector(OpenVector::decode(&mut reader)?),
-        kind::CHUNK => Body::Chunk(Chunk::decode(&mut reader)?),
-        kind::CHUNK_SUM => Body::ChunkSum(Chunk::decode(&mut reader)?),
+        kind::CHUNK => Body::Chunk(Chunk::decode(&mut reader, has_flag)?),
+        kind::CHUNK_SUM => Body::ChunkSum(Chunk::decode(&mut reader, has_flag)?),
         kind::WAITING => {
             Body::Waiting { number: Id64::new(reader.u64()?), missing: Id64::new(reader.u64()?) }
         }
@@ -361,12 +363,14 @@ const fn kind_and_count(body: &Body) -> (u8, u8) {
         Body::Unknown => (kind::UNKNOWN, 0),
         Body::JoinVector { .. } => (kind::JOIN_VECTOR, 0),
         Body::VectorState { .. } => (kind::VECTOR_STATE, 0),
-        Body::VectorProgress { is_known, .. } => (kind::VECTOR_PROGRESS, flag(*is_known, FLAG)),
+        Body::VectorProgress { is_known, has_offer, .. } => {
+            (kind::VECTOR_PROGRESS, flag(*is_known, FLAG) | flag(*has_offer, FLAG_2))
+        }
         Body::VectorNamed { .. } => (kind::VECTOR_NAMED, 0),
         Body::Rejected { why, .. } => (kind::REJECTED, *why as u8),
         Body::OpenVector(_) => (kind::OPEN_VECTOR, 0),
-        Body::Chunk(_) => (kind::CHUNK, 0),
-        Body::ChunkSum(_) => (kind::CHUNK_SUM, 0),
+        Body::Chunk(chunk) => (kind::CHUNK, flag(chunk.tag != 0, FLAG)),
+        Body::ChunkSum(chunk) => (kind::CHUNK_SUM, flag(chunk.tag != 0, FLAG)),
         Body::Waiting { .. } => (kind::WAITING, 0),
     }
 }

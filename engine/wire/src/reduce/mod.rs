@@ -33,10 +33,10 @@
 //! | 17 | [`Body::Close`] | master to switch, between worker and master | |
 //! | 18 | [`Body::Unknown`] | switch to the sender | |
 //! | 19 | [`Body::JoinVector`] | worker to master | instance (32), cookie (64), digest (64); a [`Shape`] |
-//! | 20 | [`Body::VectorState`] | master to worker | version (32), instance (32), phase (8), reserved (24); a [`Plan`], or at the end a digest (64) and zeros |
-//! | 21 | [`Body::VectorProgress`] | worker to master | version (32), chunk (64); flag 1: it has sums of the step |
+//! | 20 | [`Body::VectorState`] | master to worker | version (32), instance (32), phase (8), reserved (24); a [`Plan`], or at the end a digest (64) and zeros, or a [`Blame`] |
+//! | 21 | [`Body::VectorProgress`] | worker to master | version (32), chunk (64); flag 1: it has sums of the step; flag 2: an [`Offer`] follows |
 //! | 22 | [`Body::OpenVector`] | master to aggregator | cookie (64), pool (16), elements (16), format (8), workers (8); their addresses |
-//! | 23 | [`Body::Chunk`] | worker to aggregator | number (64), elements (16), exponent (8), format (8); the elements |
+//! | 23 | [`Body::Chunk`] | worker to aggregator | number (64), elements (16), exponent (8), format (8), with flag 1 tag (32); the elements |
 //! | 24 | [`Body::ChunkSum`] | aggregator to worker | as chunk: the sums |
 //! | 25 | [`Body::Waiting`] | aggregator to worker | number (64), bitmap of the workers whose chunk is missing (64) |
 //! | 26 | [`Body::VectorNamed`] | worker to master | version (32), digest (64) |
@@ -44,6 +44,7 @@
 
 mod address;
 mod codec;
+mod open;
 #[cfg(test)]
 mod tests;
 mod vector;
@@ -56,9 +57,10 @@ use crate::Id64;
 
 pub use address::{MASTER, address_of, number_of};
 pub use codec::{Decoded, decode, encode};
+pub use open::{Blame, Difference, FAILED_BYTES, OFFER_BYTES, Offer};
 pub use vector::{
     Chunk, Format, MAX_CHUNK_BYTES, MAX_POOL, OpenVector, PLAN_BYTES, Plan, SHAPE_BYTES, Shape,
-    digest_of_done, done_payload, failed_payload, gone_of_failed,
+    digest_of_done, done_payload,
 };
 
 /// The UDP port of workers, masters and switches, our choice.
@@ -226,7 +228,7 @@ pub enum Body {
         digest: Id64,
     },
     /// What a worker has to know about a job that adds up vectors. A newer version replaces an older one. The payload is a [`Plan`]; in
-    /// [`Phase::Done`] it is [`done_payload`], in [`Phase::Failed`] [`failed_payload`].
+    /// [`Phase::Done`] it is [`done_payload`], in [`Phase::Failed`] a [`Blame`].
     VectorState {
         /// The version of the state. 0 answers a worker whose vectors are not those of the job, which are in the plan.
         version: u32,
@@ -243,6 +245,8 @@ pub enum Body {
         low: Id64,
         /// Whether it has been in the job before the present attempt, so that `low` has a meaning.
         is_known: bool,
+        /// Whether the job is open: the payload is an [`Offer`].
+        has_offer: bool,
     },
     /// The worker has this version of the state, which is a commit, and its result has its name.
     VectorNamed {
@@ -461,7 +465,7 @@ impl Header {
                 Body::JoinVector { .. } => 20,
                 Body::VectorState { .. } => 12,
                 Body::VectorProgress { .. } | Body::VectorNamed { .. } => 12,
-                Body::Chunk(_) | Body::ChunkSum(_) => 12,
+                Body::Chunk(chunk) | Body::ChunkSum(chunk) => chunk.field_bytes(),
                 Body::OpenVector(_) => 14,
                 Body::Waiting { .. } => 16,
             }
@@ -476,7 +480,9 @@ impl Header {
             Body::Join { .. } => SKETCH_BYTES,
             Body::Open(open) => open.workers as u32 * ADDRESS_BYTES as u32,
             Body::Values { sums, .. } => sums as u32 * SUM_BYTES as u32,
+            Body::VectorState { phase: Phase::Failed, .. } => FAILED_BYTES,
             Body::VectorState { .. } => PLAN_BYTES,
+            Body::VectorProgress { has_offer: true, .. } => OFFER_BYTES,
             Body::JoinVector { .. } => SHAPE_BYTES,
             Body::OpenVector(open) => open.workers as u32 * ADDRESS_BYTES as u32,
             Body::Chunk(chunk) | Body::ChunkSum(chunk) => chunk.payload_len(),
@@ -540,7 +546,7 @@ impl Header {
             Body::VectorState { version, phase, .. } => {
                 write!(f, "VECTOR-STATE {version} {phase:?}")
             }
-            Body::VectorProgress { version, low, is_known } => {
+            Body::VectorProgress { version, low, is_known, .. } => {
                 let known = if is_known { "" } else { ", new" };
                 write!(f, "VECTOR-PROGRESS {version} chunk {}{known}", low.get())
             }
@@ -555,11 +561,11 @@ impl Header {
                 "OPEN-VECTOR {} chunks of {} elements for {} workers",
                 open.pool, open.elements, open.workers
             ),
-            Body::Chunk(Chunk { number, count, exponent, .. }) => {
-                write!(f, "CHUNK {}, {count} elements, exponent {exponent}", number.get())
-            }
-            Body::ChunkSum(Chunk { number, count, exponent, .. }) => {
-                write!(f, "CHUNK-SUM {}, {count} elements, exponent {exponent}", number.get())
+            Body::Chunk(chunk) | Body::ChunkSum(chunk) => {
+                let Chunk { number, count, exponent, tag, .. } = chunk;
+                let sum = if matches!(self.body, Body::ChunkSum(_)) { "-SUM" } else { "" };
+                write!(f, "CHUNK{sum} {}, {count} elements, exponent {exponent}", number.get())?;
+                if tag == 0 { Ok(()) } else { write!(f, ", tag {tag:08x}") }
             }
             Body::Waiting { number, missing } => {
                 write!(f, "WAITING {} for {:#x}", number.get(), missing.get())

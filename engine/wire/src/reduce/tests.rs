@@ -29,14 +29,59 @@ fn the_layout_of_data_is_that_of_the_documentation() {
 #[test]
 fn the_layout_of_a_chunk_is_that_of_the_documentation() {
     let number = Id64::new(0x2122_2324_2526_2728);
-    let chunk = Chunk { number, count: 3, exponent: 0x81, format: Format::BlockFloat };
-    let bytes = bytes(Body::Chunk(chunk));
+    let chunk = Chunk { number, count: 3, exponent: 0x81, format: Format::BlockFloat, tag: 0 };
+    let without = bytes(Body::Chunk(chunk));
     let front = [
         0xa6, 23, 1, 2, 0, 3, 5, 0, 0x11, 0x12, 0x13, 0x14, 0x15, 0x16, 0x17, 0x18, 0x21, 0x22,
         0x23, 0x24, 0x25, 0x26, 0x27, 0x28, 0, 3, 0x81, 1,
     ];
-    assert_eq!(bytes[..28], front);
-    assert_eq!(bytes.len(), 28 + 3 * 4);
+    assert_eq!(without[..28], front);
+    assert_eq!(without.len(), 28 + 3 * 4);
+    let mut with = bytes(Body::Chunk(Chunk { tag: 0x3132_3334, ..chunk }));
+    assert_eq!((with[7], &with[16..28]), (1, &front[16..]));
+    assert_eq!((&with[28..32], with.len()), (&[0x31, 0x32, 0x33, 0x34][..], 32 + 3 * 4));
+    with[28..32].fill(0);
+    let error = decode(&with).unwrap_err();
+    assert!(matches!(error, Malformed::ReduceField { what: "tag", value: 0 }), "{error}");
+}
+
+const OFFER: Offer = Offer {
+    step: 0x0102,
+    length: 0x0304,
+    format: Format::BlockFloat,
+    label: 0x0506,
+    is_last: true,
+};
+
+#[test]
+fn the_layout_of_an_offer_is_that_of_the_documentation() {
+    let (version, low) = (0x4142_4344, Id64::new(9));
+    let progress = Body::VectorProgress { version, low, is_known: true, has_offer: true };
+    let message = bytes(progress);
+    let expected = [3, 0x41, 0x42, 0x43, 0x44, 0, 0, 0, 0, 0, 0, 0, 9];
+    assert_eq!((message[7], &message[16..28]), (expected[0], &expected[1..]));
+    assert_eq!(message.len(), 28 + OFFER_BYTES as usize);
+    assert_eq!(decode(&message).unwrap().header.body, progress);
+    let mut bytes = Vec::new();
+    OFFER.encode(&mut bytes);
+    let expected = [0, 0, 1, 2, 0, 0, 0, 0, 0, 0, 3, 4, 0, 0, 5, 6, 1, 1, 0, 0];
+    assert_eq!((bytes.as_slice(), bytes.len()), (&expected[..], OFFER_BYTES as usize));
+    assert_eq!(Offer::decode(&bytes), Ok(OFFER));
+    assert!(Offer::decode(&bytes[..19]).is_err());
+}
+
+/// The tag is a part of the format: workers of different builds compute the same.
+#[test]
+fn the_tag_follows_from_number_length_type_and_purpose() {
+    let others = [
+        Offer { step: 0x0103, ..OFFER },
+        Offer { length: 0x0305, ..OFFER },
+        Offer { format: Format::I64, ..OFFER },
+        Offer { label: 0x0507, ..OFFER },
+    ];
+    assert!(others.iter().all(|other| other.tag() != OFFER.tag()));
+    assert_eq!(Offer { is_last: false, ..OFFER }.tag(), OFFER.tag());
+    assert_eq!(OFFER.tag(), 0x8d5c_53cd);
 }
 
 #[test]
@@ -77,14 +122,27 @@ fn the_layout_of_a_plan_is_that_of_the_documentation() {
 }
 
 #[test]
-fn a_job_that_has_failed_names_the_worker_that_is_gone() {
-    for gone in [None, Some((0, false)), Some((63, true))] {
-        let payload = failed_payload(gone);
-        assert_eq!((payload.len(), gone_of_failed(&payload)), (PLAN_BYTES as usize, gone));
+fn a_job_that_has_failed_says_why() {
+    let difference =
+        Difference { workers: 5 << 60, found: OFFER, expected: Offer::nothing(3, false) };
+    let blames = [
+        None,
+        Some(Blame::Gone { worker: 0, has_left: false }),
+        Some(Blame::Gone { worker: 63, has_left: true }),
+        Some(Blame::NotJoined(u64::MAX - 1)),
+        Some(Blame::Differ(difference)),
+    ];
+    for blame in blames {
+        let payload = Blame::encode(blame.as_ref());
+        let body = Body::VectorState { version: 1, instance: 2, phase: Phase::Failed };
+        assert_eq!(header(body).payload_len() as usize, payload.len());
+        assert_eq!(Blame::decode(&payload), blame);
+        for len in 0..payload.len() {
+            let _ = Blame::decode(&payload[..len]);
+        }
     }
-    assert_eq!(gone_of_failed(&[3, 1]), None);
-    assert_eq!(gone_of_failed(&[1, 64]), None);
-    assert_eq!(gone_of_failed(&[1]), None);
+    assert_eq!(Blame::decode(&[9; 52]), None);
+    assert_eq!(Blame::decode(&[&[1, 64][..], &[0; 50]].concat()), None);
 }
 
 #[test]
@@ -99,12 +157,14 @@ fn full_packets_fit_an_ethernet_frame() {
             count: Format::I64.max_elements(),
             exponent: 0,
             format: Format::I64,
+            tag: 1,
         }),
         Body::ChunkSum(Chunk {
             number: Id64::new(0),
             count: Format::BlockFloat.max_elements(),
             exponent: 0,
             format: Format::BlockFloat,
+            tag: 1,
         }),
     ];
     // The overlay of the user-space switch adds 40 bytes.

@@ -33,28 +33,6 @@ pub fn digest_of_done(payload: &[u8]) -> Option<u64> {
     payload.first_chunk().map(|bytes| u64::from_be_bytes(*bytes))
 }
 
-/// Returns the payload of a [`super::Body::VectorState`] of a job that has failed: the worker that is to blame, and whether it has said that
-/// it ends.
-#[must_use]
-pub fn failed_payload(gone: Option<(u8, bool)>) -> Vec<u8> {
-    let mut out = Vec::with_capacity(PLAN_BYTES as usize);
-    if let Some((worker, has_left)) = gone {
-        out.put_u8(1 + u8::from(has_left));
-        out.put_u8(worker);
-    }
-    out.resize(PLAN_BYTES as usize, 0);
-    out
-}
-
-/// Returns what [`failed_payload`] says; `None` if no worker is to blame.
-#[must_use]
-pub fn gone_of_failed(payload: &[u8]) -> Option<(u8, bool)> {
-    match *payload {
-        [code @ 1..=2, worker, ..] if worker < MAX_WORKERS => Some((worker, code == 2)),
-        _ => None,
-    }
-}
-
 /// What the elements of a vector are, on their way.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(u8)]
@@ -82,7 +60,7 @@ impl Format {
         MAX_CHUNK_BYTES / self.bytes()
     }
 
-    fn read(code: u8) -> Result<Self, Malformed> {
+    pub(super) fn read(code: u8) -> Result<Self, Malformed> {
         match code {
             0 => Ok(Self::I64),
             1 => Ok(Self::BlockFloat),
@@ -144,6 +122,8 @@ pub struct Chunk {
     pub exponent: u8,
     /// What the elements are.
     pub format: Format,
+    /// In an open job [`Offer::tag`](super::Offer::tag), so that only chunks of vectors that are alike are added up; 0 in another job.
+    pub tag: u32,
 }
 
 impl Chunk {
@@ -153,20 +133,32 @@ impl Chunk {
         self.count as u32 * self.format.bytes() as u32
     }
 
+    /// Returns the length of the fields in bytes. A chunk without a tag does not have the field.
+    pub(super) const fn field_bytes(&self) -> u32 {
+        if self.tag == 0 { 12 } else { 16 }
+    }
+
     pub(super) fn encode(&self, out: &mut Vec<u8>) {
         out.put_u64(self.number.get());
         out.put_u16(self.count);
         out.put_u8(self.exponent);
         out.put_u8(self.format as u8);
+        if self.tag != 0 {
+            out.put_u32(self.tag);
+        }
     }
 
-    pub(super) fn decode(reader: &mut Reader<'_>) -> Result<Self, Malformed> {
+    pub(super) fn decode(reader: &mut Reader<'_>, has_tag: bool) -> Result<Self, Malformed> {
         let (number, count, exponent) = (Id64::new(reader.u64()?), reader.u16()?, reader.u8()?);
         let format = Format::read(reader.u8()?)?;
+        let tag = if has_tag { reader.u32()? } else { 0 };
+        if has_tag && tag == 0 {
+            return Err(field("tag", tag));
+        }
         if count > format.max_elements() {
             return Err(field("number of elements", count));
         }
-        Ok(Self { number, count, exponent, format })
+        Ok(Self { number, count, exponent, format, tag })
     }
 }
 

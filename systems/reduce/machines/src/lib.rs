@@ -140,9 +140,40 @@ pub enum Failure {
         /// The worker's number.
         worker: u8,
     },
+    /// Workers of an open job add up vectors that have nothing to do with each other.
+    #[error("workers do not add up the same vector {}: {}", .0.expected.step, Differing(.0))]
+    Differ(rackweave_wire::reduce::Difference),
     /// Workers or the switch have lost their memory 65,535 times.
     #[error("the job was restarted too often")]
     TooManyAttempts,
+}
+
+/// How the vectors of workers differ, for people to read.
+struct Differing<'a>(&'a rackweave_wire::reduce::Difference);
+
+impl core::fmt::Display for Differing<'_> {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        let rackweave_wire::reduce::Difference { workers, found, expected } = *self.0;
+        let is_one = workers.is_power_of_two();
+        let (who, has) = if is_one { ("worker", "has") } else { ("workers", "have") };
+        write!(f, "{who} {} {has} ", Numbers(workers))?;
+        vector(f, &found)?;
+        f.write_str(", and the others have ")?;
+        vector(f, &expected)
+    }
+}
+
+/// Writes what a worker adds up.
+fn vector(
+    f: &mut core::fmt::Formatter<'_>,
+    offer: &rackweave_wire::reduce::Offer,
+) -> core::fmt::Result {
+    let rackweave_wire::reduce::Offer { length, format, label, .. } = *offer;
+    if length == 0 {
+        return f.write_str("none");
+    }
+    write!(f, "{length} elements of type {format}")?;
+    if label == 0 { Ok(()) } else { write!(f, " with label {label:#x}") }
 }
 
 /// The numbers of a bitmap, for people to read.

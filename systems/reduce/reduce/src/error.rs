@@ -6,7 +6,7 @@ use std::net::SocketAddr;
 use rackweave_aggregation::Failure;
 use rackweave_aggregation::master::Absence;
 use rackweave_core::{Destination, HostId, Span};
-use rackweave_wire::reduce::{Format, Operator, PORT, Refusal, Rejection, address_of};
+use rackweave_wire::reduce::{Difference, Format, Operator, PORT, Refusal, Rejection, address_of};
 
 /// Why a worker or a master has ended without the result.
 #[derive(Debug, thiserror::Error)]
@@ -151,8 +151,20 @@ impl ReduceError {
             | Self::Failed(Failure::WorkerSilent { worker } | Failure::WorkerLeft { worker }) => {
                 1 << worker
             }
-            Self::NoSum { workers, .. } | Self::Failed(Failure::NotJoined { workers }) => workers,
+            Self::NoSum { workers, .. }
+            | Self::Failed(
+                Failure::NotJoined { workers } | Failure::Differ(Difference { workers, .. }),
+            ) => workers,
             _ => 0,
+        }
+    }
+
+    /// Returns how the vectors of the workers of an open job differ, if that is the reason.
+    #[must_use]
+    pub const fn difference(&self) -> Option<Difference> {
+        match *self {
+            Self::Failed(Failure::Differ(difference)) => Some(difference),
+            _ => None,
         }
     }
 }

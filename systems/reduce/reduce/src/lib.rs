@@ -57,7 +57,8 @@ pub use net::{Attachment, Machine, Net};
 pub use rackweave_aggregation::master::{Absence, Aggregation, Epochs};
 pub use rackweave_aggregation::source::Order;
 pub use rackweave_wire::reduce::{
-    Format, MAX_CHUNK_BYTES, MAX_POOL, MAX_WORKERS, Operator, PORT, Rejection, Shape,
+    Difference, Format, MAX_CHUNK_BYTES, MAX_POOL, MAX_WORKERS, Offer, Operator, PORT, Rejection,
+    Shape,
 };
 pub use vector::{
     AllReduce, AllReduceConfig, AllReduceReport, Element, OpenGroup, VectorMaster,

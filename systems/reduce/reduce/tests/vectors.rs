@@ -206,6 +206,37 @@ fn an_open_group_adds_up_vectors_that_have_nothing_in_common() {
 }
 
 #[test]
+fn workers_that_differ_are_named_to_all() {
+    let (stop, master) = (AtomicBool::new(false), master(3, 0));
+    let address = master.local_addr();
+    std::thread::scope(|scope| {
+        let stats = run(scope, master, &stop);
+        for number in 0..3 {
+            scope.spawn(move || {
+                let config = AllReduceConfig::new(number, address);
+                let mut group = OpenGroup::join(config, Arc::default()).unwrap();
+                group.allreduce(&mut [1_i64; 10]).unwrap();
+                // Both vectors are one chunk of as many bytes.
+                let error = match number {
+                    1 => group.allreduce_as(&mut [1.0_f32; 20], 3),
+                    _ => group.allreduce_as(&mut [1_i64; 10], 3),
+                };
+                let error = error.unwrap_err();
+                assert_eq!(
+                    (error.workers(), error.to_string().as_str()),
+                    (
+                        0b10,
+                        "workers do not add up the same vector 1: worker 1 has 20 elements of type f32 with label 0x3, and the others have 10 elements of type i64 with label 0x3"
+                    )
+                );
+                assert_eq!(error.difference().unwrap().expected.label, 3);
+            });
+        }
+        assert_eq!(stats.join().unwrap().unwrap_err().workers(), 0b10);
+    });
+}
+
+#[test]
 fn a_worker_that_leaves_an_open_group_is_named_to_the_others() {
     let (stop, master) = (AtomicBool::new(false), master(3, 0));
     let address = master.local_addr();

@@ -383,7 +383,7 @@ fn workers_that_do_not_come_or_do_not_return_are_named() {
 fn forged(round: u64) -> Vec<Vec<u8>> {
     let (version, number) = (round as u32, Id64::new(round % 600));
     let format = Format::I64;
-    let chunk = Chunk { number, count: 128, exponent: 0, format };
+    let chunk = Chunk { number, count: 128, exponent: 0, format, tag: 0 };
     let open = OpenVector { cookie: Id64::new(round), pool: 64, elements: 128, format, workers: 2 };
     let bodies = [
         Body::JoinVector { instance: version, cookie: Id64::new(round), digest: Id64::new(3) },
@@ -393,7 +393,12 @@ fn forged(round: u64) -> Vec<Vec<u8>> {
             phase: [Phase::Done, Phase::Failed][round as usize % 2],
         },
         Body::VectorState { version: 0, instance: version, phase: Phase::Wait },
-        Body::VectorProgress { version, low: Id64::new(u64::MAX), is_known: true },
+        Body::VectorProgress {
+            version,
+            low: Id64::new(u64::MAX),
+            is_known: true,
+            has_offer: false,
+        },
         Body::OpenVector(open),
         Body::Chunk(chunk),
         Body::ChunkSum(chunk),

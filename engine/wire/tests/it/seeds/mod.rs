@@ -353,15 +353,20 @@ fn frisbee_messages() -> Vec<(&'static str, Vec<u8>)> {
 }
 
 /// Returns the messages about vectors, and the answer to a process that is not taken.
-fn vector_bodies() -> [(&'static str, reduce::Body); 10] {
+fn vector_bodies() -> [(&'static str, reduce::Body); 13] {
     use reduce::{Body, Chunk, Format, OpenVector, Phase, Rejection};
     let instance = 0x5117_ce01;
     let cookie = Id64::new(0x0102_0304_0506_0708);
-    let chunk = Chunk { number: cookie, count: 5, exponent: 130, format: Format::BlockFloat };
+    let format = Format::BlockFloat;
+    let chunk = Chunk { number: cookie, count: 5, exponent: 130, format, tag: 0 };
+    let progress = |has_offer| {
+        let (version, low, is_known) = (7, cookie, true);
+        Body::VectorProgress { version, low, is_known, has_offer }
+    };
     [
         ("join_vector", Body::JoinVector { instance, cookie, digest: Id64::new(3) }),
         ("vector_state", Body::VectorState { version: 7, instance, phase: Phase::Run }),
-        ("vector_progress", Body::VectorProgress { version: 7, low: cookie, is_known: true }),
+        ("vector_progress", progress(false)),
         (
             "open_vector",
             Body::OpenVector(OpenVector {
@@ -378,6 +383,9 @@ fn vector_bodies() -> [(&'static str, reduce::Body); 10] {
         ("waiting", Body::Waiting { number: cookie, missing: Id64::new(0b101) }),
         ("vector_named", Body::VectorNamed { version: 8, digest: cookie }),
         ("rejected", Body::Rejected { instance, why: Rejection::Taken }),
+        ("chunk_tag", Body::Chunk(Chunk { tag: 0x7a67, ..chunk })),
+        ("vector_progress_offer", progress(true)),
+        ("vector_failed", Body::VectorState { version: 7, instance, phase: Phase::Failed }),
     ]
 }
 

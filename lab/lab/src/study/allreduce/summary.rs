@@ -174,6 +174,7 @@ fn bound_gbps(config: &AllreduceConfig, rate: Rate) -> f64 {
             count: config.vectors.elements,
             exponent: 0,
             format: config.vectors.format,
+            tag: 0,
         }),
     };
     let of_chunks =

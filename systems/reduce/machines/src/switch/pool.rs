@@ -21,6 +21,7 @@ struct Version {
     count: u16,
     format: Format,
     exponent: u8,
+    tag: u32,
 }
 
 /// What has become of a chunk.
@@ -104,7 +105,7 @@ impl Pool {
         let Some(version) = self.versions.get_mut(index) else { return Added::Stale };
         let Some(next) = number.checked_add(1) else { return Added::Stale };
         // Vectors of one job may have different formats: what counts is that they fit.
-        let Chunk { count, format, .. } = *chunk;
+        let Chunk { count, format, tag, .. } = *chunk;
         if self::registers(format, count) > self::registers(self.format, self.elements) {
             return Added::Stale;
         }
@@ -115,9 +116,11 @@ impl Pool {
                 return Added::Stale;
             }
             let exponent = chunk.exponent;
-            *version = Version { next, seen: bit, count, format, exponent };
+            *version = Version { next, seen: bit, count, format, exponent, tag };
             write(payload, registers);
-        } else if version.next > next || (version.count, version.format) != (count, format) {
+        } else if version.next > next
+            || (version.count, version.format, version.tag) != (count, format, tag)
+        {
             return Added::Stale;
         } else if version.seen & bit == 0 {
             version.seen |= bit;
@@ -180,7 +183,7 @@ mod tests {
 
     fn chunk(number: u64, values: &[i32], exponent: u8) -> (Chunk, Vec<u8>) {
         let (count, format) = (values.len() as u16, Format::BlockFloat);
-        let chunk = Chunk { number: Id64::new(number), count, exponent, format };
+        let chunk = Chunk { number: Id64::new(number), count, exponent, format, tag: 0 };
         (chunk, values.iter().flat_map(|value| value.to_be_bytes()).collect())
     }
 
@@ -247,13 +250,15 @@ mod tests {
         assert_eq!(bench.sum(0, 4), [2, 3, 4, 5]);
         assert_eq!(bench.add(0, 1, &[0; 5], 0), Added::Stale, "it does not fit");
         let number = Id64::new(1);
-        let integers = Chunk { number, count: 2, exponent: 0, format: Format::I64 };
+        let integers = Chunk { number, count: 2, exponent: 0, format: Format::I64, tag: 3 };
         let mut add = |worker, chunk: &Chunk, bytes| {
             bench.pool.add(worker, chunk, &vec![1; bytes], &mut bench.slots[2..4])
         };
         assert_eq!(add(0, &integers, 16), Added::Counted);
         let floats = Chunk { format: Format::BlockFloat, ..integers };
         assert_eq!(add(1, &floats, 8), Added::Stale, "another format");
+        let other = Chunk { tag: 4, ..integers };
+        assert_eq!(add(1, &other, 16), Added::Stale, "another vector");
         assert!(matches!(add(1, &integers, 16), Added::Complete(_)));
     }
 }

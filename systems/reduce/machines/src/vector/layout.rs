@@ -137,6 +137,8 @@ pub struct Part {
     pub start: u64,
     /// The division of this vector.
     pub layout: Layout,
+    /// The tag of its chunks; 0 if the job is not open.
+    pub tag: u32,
 }
 
 impl Part {
@@ -179,7 +181,7 @@ mod tests {
         let open = Layout { length: 0, steps: 0, elements: 2, format: Format::I64, ..FLOATS };
         assert_eq!((open.is_open(), open.end(), open.step(7)), (true, u64::MAX, 0));
         let layout = Layout { pool: 8, ..open }.of_vector(6, Format::BlockFloat);
-        let part = Part { step: 5, start: 100, layout };
+        let part = Part { step: 5, start: 100, layout, tag: 0 };
         assert_eq!((layout.elements, part.end()), (4, 104));
         assert_eq!(part.lead(), Some(Lead { chunks: 102..104, by: 2 }));
         let content = |block, exponent_of| Some(Content { step: 5, block, exponent_of });

@@ -13,14 +13,15 @@ use std::collections::VecDeque;
 use rackweave_core::{HostId, Span, Time};
 use rackweave_wire::Id64;
 use rackweave_wire::reduce::{
-    Body, Format, Header, MAX_POOL, MAX_WORKERS, OpenVector, PLAN_BYTES, Phase, Plan, Refusal,
-    Shape, done_payload, failed_payload,
+    Blame, Body, Format, Header, MAX_POOL, MAX_WORKERS, Offer, OpenVector, PLAN_BYTES, Phase, Plan,
+    Refusal, Shape, done_payload,
 };
 
 use super::super::Failure;
 use super::super::master::Absence;
 use super::super::membership::{self, Arrival, Leaving, Membership};
 use super::layout::Layout;
+use super::offers::Offers;
 use super::reservation::{Reservation, Step};
 
 /// The vectors of a job.
@@ -151,6 +152,8 @@ pub struct Master {
     members: Membership,
     /// The first chunk whose sum a worker does not have, among workers that were in the job before the present attempt.
     lows: Vec<Option<u64>>,
+    /// What the workers of an open job add up.
+    offers: Offers,
     /// The workers whose results have their names, as a bitmap, and the digest that they have in common.
     named: u64,
     digest: Option<u64>,
@@ -190,6 +193,7 @@ impl Master {
             layout: None,
             members: Membership::new(members, now).informing_left(),
             lows: vec![None; usize::from(workers)],
+            offers: Offers::new(workers),
             named: 0,
             digest: None,
             is_committed: false,
@@ -305,7 +309,9 @@ impl Master {
             self.stale += 1;
             return;
         }
-        if let Body::VectorProgress { version, low, is_known } = header.body {
+        if let Body::VectorProgress { version, low, is_known, has_offer } = header.body {
+            let offer = Offer::decode(payload).ok().filter(|_| has_offer && self.is_open());
+            self.compare(now, from, header.worker, offer);
             return self.progress(now, from, header.worker, version, is_known.then(|| low.get()));
         }
         if let Body::VectorNamed { version, digest } = header.body {
@@ -479,6 +485,17 @@ impl Master {
         self.layout.map_or(blocks as u16, |layout| layout.pool)
     }
 
+    /// A worker of an open job says what it adds up. Nothing is added up if that is not the same everywhere.
+    fn compare(&mut self, now: Time, from: HostId, number: u8, offer: Option<Offer>) {
+        let Some(offer) = offer.filter(|_| self.members.member(number, from).is_some()) else {
+            return;
+        };
+        self.offers.note(number, offer);
+        if let Some(difference) = self.offers.difference(now, self.config.members.takeover) {
+            self.fail(now, Failure::Differ(difference));
+        }
+    }
+
     fn progress(&mut self, now: Time, from: HostId, number: u8, version: u32, low: Option<u64>) {
         let current = self.members.version();
         let Some(member) = self.members.member(number, from) else {
@@ -631,12 +648,19 @@ impl Master {
                 Plan { aggregator, first, length, steps, pool, elements, format, workers }.encode()
             }
             _ if self.phase == Phase::Done => done_payload(self.digest.unwrap_or(0)),
-            _ if self.phase == Phase::Failed => failed_payload(match self.failure {
-                Some(Failure::WorkerSilent { worker }) => Some((worker, false)),
-                Some(Failure::WorkerLeft { worker }) => Some((worker, true)),
-                _ => None,
-            }),
+            _ if self.phase == Phase::Failed => Blame::encode(self.blame().as_ref()),
             _ => vec![0; PLAN_BYTES as usize],
+        }
+    }
+
+    /// Who is to blame for the end of the job.
+    const fn blame(&self) -> Option<Blame> {
+        match self.failure {
+            Some(Failure::WorkerSilent { worker }) => Some(Blame::Gone { worker, has_left: false }),
+            Some(Failure::WorkerLeft { worker }) => Some(Blame::Gone { worker, has_left: true }),
+            Some(Failure::NotJoined { workers }) => Some(Blame::NotJoined(workers)),
+            Some(Failure::Differ(difference)) => Some(Blame::Differ(difference)),
+            _ => None,
         }
     }
 

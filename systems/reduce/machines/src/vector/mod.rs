@@ -27,6 +27,7 @@ mod flight;
 pub mod layout;
 pub mod master;
 pub mod node;
+mod offers;
 mod reservation;
 pub mod ring;
 #[cfg(test)]

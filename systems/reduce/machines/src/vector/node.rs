@@ -96,6 +96,14 @@ impl WorkerSide {
     /// # Panics
     /// If the vector is not of the configured length and format. In an open job, if it is empty.
     pub fn offer(&mut self, step: u32, vector: Values) {
+        self.offer_as(step, vector, 0);
+    }
+
+    /// As [`WorkerSide::offer`]; `label` says what the application does with the vector, which must be the same at all workers of an open job.
+    ///
+    /// # Panics
+    /// As [`WorkerSide::offer`].
+    pub fn offer_as(&mut self, step: u32, vector: Values, label: u32) {
         let worker::Config { length, format, .. } = *self.worker.config();
         let (found, found_format) = (vector.len() as u64, vector.format());
         if length == 0 {
@@ -110,7 +118,7 @@ impl WorkerSide {
         let Some(layout) = self.worker.layout_for(found, found_format) else { return };
         let exponents = vector.exponents(&layout);
         self.vectors[step as usize % 2] = Some(vector);
-        self.worker.offer(step, layout, exponents);
+        self.worker.offer(step, layout, exponents, label);
     }
 
     /// Handles a message with its payload.
@@ -166,6 +174,9 @@ impl WorkerSide {
         if matches!(message.header.body, Body::JoinVector { .. }) {
             let &worker::Config { length, format, .. } = self.worker.config();
             reduce::Shape { length, format }.encode(&mut self.payload);
+        }
+        if matches!(message.header.body, Body::VectorProgress { has_offer: true, .. }) {
+            self.worker.present().encode(&mut self.payload);
         }
         Some((message.to, message.header, &self.payload))
     }

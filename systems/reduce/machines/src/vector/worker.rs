@@ -9,7 +9,7 @@ use std::collections::VecDeque;
 use rackweave_core::{Bitmap, HostId, Span, Time};
 use rackweave_wire::Id64;
 use rackweave_wire::reduce::{
-    Body, Chunk, Format, Header, Phase, Plan, digest_of_done, gone_of_failed,
+    Blame, Body, Chunk, Format, Header, Offer, Phase, Plan, digest_of_done,
 };
 
 use super::super::Failure;
@@ -152,6 +152,8 @@ pub struct Counters {
 struct Offered {
     /// Its chunks.
     part: Option<Part>,
+    /// What the application does with it.
+    label: u32,
     /// The exponents of the worker's own blocks.
     own: Vec<u8>,
     /// Those over all workers, as far as they are known.
@@ -328,11 +330,12 @@ impl Worker {
     }
 
     /// The driver has the vector of a step that [`Event::Wanted`] has asked for. `layout` is [`Worker::layout_for`] its length and format, and
-    /// `exponents` are those of its blocks ([`super::block_float::exponent_of`]); none with integers.
+    /// `exponents` are those of its blocks ([`super::block_float::exponent_of`]); none with integers. `label` says what the application does
+    /// with it: the vectors of an open job are added up only if their labels are equal, too.
     ///
     /// # Panics
     /// If there is not one exponent for each block of floats, or if the step is not the one that was asked for.
-    pub fn offer(&mut self, step: u32, layout: Layout, exponents: Vec<u8>) {
+    pub fn offer(&mut self, step: u32, layout: Layout, exponents: Vec<u8>, label: u32) {
         if self.layout.is_none() {
             return;
         }
@@ -343,8 +346,12 @@ impl Worker {
         };
         assert_eq!(exponents.len(), blocks, "one exponent for each block");
         let of_all = vec![0; blocks];
-        let part = Part { step, start: self.offered_end, layout };
-        self.vectors[step as usize % 2] = Offered { part: Some(part), own: exponents, of_all };
+        let Layout { length, format, .. } = layout;
+        let offer = Offer { step, length, format, label, is_last: false };
+        let tag = if self.config.length == 0 { offer.tag() } else { 0 };
+        let part = Part { step, start: self.offered_end, layout, tag };
+        let offered = Offered { part: Some(part), label, own: exponents, of_all };
+        self.vectors[step as usize % 2] = offered;
         (self.offered, self.offered_end) = (step + 1, part.end());
         self.received = Bitmap::new(layout.chunks());
         let first = self.flight.as_ref().map_or(u64::MAX, Flight::first);
@@ -362,6 +369,18 @@ impl Worker {
     fn part_of(&self, chunk: u64) -> Option<Part> {
         let is_before = |part: &Part| part.end() <= chunk;
         self.parts.get(self.parts.partition_point(is_before)).copied()
+    }
+
+    /// Returns what the master of an open job hears of the vector whose sum is awaited.
+    #[must_use]
+    pub fn present(&self) -> Offer {
+        let (step, vector) = (self.step, self.offered_at(self.step));
+        match vector.and_then(|vector| Some((vector.part.as_ref()?.layout, vector.label))) {
+            Some((Layout { length, format, .. }, label)) => {
+                Offer { step, length, format, label, is_last: false }
+            }
+            None => Offer::nothing(step, self.is_released),
+        }
     }
 
     /// Returns what is kept of a vector.
@@ -490,9 +509,13 @@ impl Worker {
                 self.flight = None;
                 // In other jobs the master's output names it, with its address.
                 let is_open = self.config.length == 0;
-                let failure = match gone_of_failed(payload).filter(|_| is_open) {
-                    Some((worker, false)) => Failure::WorkerSilent { worker },
-                    Some((worker, true)) => Failure::WorkerLeft { worker },
+                let failure = match Blame::decode(payload).filter(|_| is_open) {
+                    Some(Blame::Gone { worker, has_left: false }) => {
+                        Failure::WorkerSilent { worker }
+                    }
+                    Some(Blame::Gone { worker, has_left: true }) => Failure::WorkerLeft { worker },
+                    Some(Blame::NotJoined(workers)) => Failure::NotJoined { workers },
+                    Some(Blame::Differ(difference)) => Failure::Differ(difference),
                     None => Failure::Refused,
                 };
                 self.events.push(Event::Failed(failure));
@@ -585,7 +608,7 @@ impl Worker {
         let (layout, flight) = (part.layout, self.flight.as_mut()?);
         let count = content.block.map_or(0, |block| layout.range(block).len());
         if usize::from(chunk.count) != count
-            || chunk.format != layout.format
+            || (chunk.format, chunk.tag) != (layout.format, part.tag)
             || payload.len() != chunk.payload_len() as usize
         {
             return None;
@@ -706,7 +729,9 @@ impl Worker {
                 });
             }
             let (low, is_known) = (Id64::new(self.reported()), self.layout.is_some());
-            let header = self.place.header(Body::VectorProgress { version, low, is_known });
+            let has_offer = self.config.length == 0;
+            let body = Body::VectorProgress { version, low, is_known, has_offer };
+            let header = self.place.header(body);
             return Some(Outgoing { to: master, header, elements: None });
         }
         let flight = self.flight.as_mut()?;
@@ -730,7 +755,7 @@ impl Worker {
         });
         let count = content.block.map_or(0, |block| layout.range(block).len()) as u16;
         let number = Id64::new(number);
-        let chunk = Chunk { number, count, exponent, format: layout.format };
+        let chunk = Chunk { number, count, exponent, format: layout.format, tag: part.tag };
         let header = self.place.header(Body::Chunk(chunk));
         Some(Outgoing { to: self.aggregator, header, elements })
     }

@@ -171,7 +171,7 @@ impl<T: Element> AllReduce<T> {
         if self.seat.step >= steps {
             return Err(ReduceError::Config(format!("the group adds up {steps} vectors only")));
         }
-        self.seat.allreduce(vector)
+        self.seat.allreduce(vector, 0)
     }
 
     /// Returns what the worker has done so far.

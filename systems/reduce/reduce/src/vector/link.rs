@@ -226,13 +226,17 @@ impl Seat {
         AllReduceConfig { sum_within: None, ..self.config }
     }
 
-    /// Replaces a vector by the sum of all workers' vectors.
-    pub(super) fn allreduce<T: Element>(&mut self, vector: &mut [T]) -> Result<(), ReduceError> {
+    /// Replaces a vector by the sum of all workers' vectors. In an open job `label` says what the application does with it.
+    pub(super) fn allreduce<T: Element>(
+        &mut self,
+        vector: &mut [T],
+        label: u32,
+    ) -> Result<(), ReduceError> {
         let mut link = locked(&self.link);
         let step = self.step;
         link.run(&self.config, &self.stop, |link| link.wanted == Some(step))?;
         if let Some(side) = link.side() {
-            side.offer(step, T::values(vector));
+            side.offer_as(step, T::values(vector), label);
         }
         link.run(&self.config, &self.stop, |link| link.summed > step)?;
         if let Some(side) = link.node.worker() {

@@ -13,7 +13,8 @@ use crate::ReduceError;
 
 /// A worker's place in a group of an open job: each vector has a length and a type of its own, and nobody says before how many there are.
 ///
-/// All workers must add up the same vectors in the same order. The job's master has 0 steps ([`VectorMasterConfig::steps`]). A process that
+/// All workers must add up vectors of the same lengths and types in the same order. If they do not, nothing is added up, and all workers get
+/// an error within some seconds that says which of them differ, and how ([`ReduceError::difference`]). The job's master has 0 steps ([`VectorMasterConfig::steps`]). A process that
 /// ends cannot be replaced, since its successor could not know which vectors the others have added up: the job then fails at once, or
 /// after the master's patience if the process could not say so.
 ///
@@ -74,7 +75,19 @@ impl OpenGroup {
     /// # Errors
     /// See [`ReduceError`]. The vector is then unchanged, and the group has ended for this worker.
     pub fn allreduce<T: Element>(&mut self, vector: &mut [T]) -> Result<(), ReduceError> {
-        if vector.is_empty() { Ok(()) } else { self.seat.allreduce(vector) }
+        self.allreduce_as(vector, 0)
+    }
+
+    /// As [`OpenGroup::allreduce`]. `label` says what the caller does with the vector: workers with different labels differ.
+    ///
+    /// # Errors
+    /// As [`OpenGroup::allreduce`].
+    pub fn allreduce_as<T: Element>(
+        &mut self,
+        vector: &mut [T],
+        label: u32,
+    ) -> Result<(), ReduceError> {
+        if vector.is_empty() { Ok(()) } else { self.seat.allreduce(vector, label) }
     }
 
     /// Returns what the worker has done so far.

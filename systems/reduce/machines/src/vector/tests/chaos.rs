@@ -24,7 +24,7 @@ proptest! {
     ) {
         let format = if is_float { Format::BlockFloat } else { Format::I64 };
         let vectors = Vectors { length, format, steps, elements, pool };
-        let job = Job { workers, vectors, slots, has_switch: slots > 0, seed, results: None, open: 0 };
+        let job = Job { workers, vectors, slots, has_switch: slots > 0, seed, results: None, open: 0, odd: None };
         let faults = Faults { loss, repeat, delay: Span::from_us(delay_us) };
         let mut world = World::new(job, faults);
         let mut deaths = 0_u64;
@@ -66,8 +66,16 @@ fn a_network_that_repeats_packets_does_not_slow_workers_down() {
     let (format, elements) = (Format::BlockFloat, 1);
     let vectors = Vectors { length: 184, format, steps: 2, elements, pool: 3 };
     let seed = 1_764_172_926_612_495_315;
-    let job =
-        Job { workers: 6, vectors, slots: 0, has_switch: false, seed, results: None, open: 0 };
+    let job = Job {
+        workers: 6,
+        vectors,
+        slots: 0,
+        has_switch: false,
+        seed,
+        results: None,
+        open: 0,
+        odd: None,
+    };
     let (loss, repeat) = (0.171_492_884_024_075_3, 0.243_735_542_707_136_6);
     let faults = Faults { loss, repeat, delay: Span::from_us(468) };
     let mut world = World::new(job, faults);

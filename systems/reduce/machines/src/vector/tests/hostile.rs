@@ -10,10 +10,10 @@ use crate::packet::packet;
 const STRANGER: HostId = HostId(40);
 
 fn bodies() -> impl Strategy<Value = Body> {
-    let chunk = (0_u64..400, 0_u16..17, any::<u8>(), any::<bool>()).prop_map(
-        |(number, count, exponent, is_float)| {
+    let chunk = (0_u64..400, 0_u16..17, any::<u8>(), any::<bool>(), 0_u32..2).prop_map(
+        |(number, count, exponent, is_float, tag)| {
             let format = if is_float { Format::BlockFloat } else { Format::I64 };
-            Chunk { number: Id64::new(number), count, exponent, format }
+            Chunk { number: Id64::new(number), count, exponent, format, tag }
         },
     );
     let open = (any::<u64>(), 1_u16..1025, 1_u16..170, 1_u8..65).prop_map(
@@ -42,9 +42,14 @@ fn bodies() -> impl Strategy<Value = Body> {
             let phases = [Phase::Run, Phase::Done, Phase::Failed, Phase::Quiesce, Phase::Wait];
             Body::VectorState { version, instance, phase: phases[usize::from(phase)] }
         }),
-        (0_u32..10, any::<u64>(), any::<bool>()).prop_map(|(version, low, is_known)| {
-            Body::VectorProgress { version, low: Id64::new(low), is_known }
-        }),
+        (0_u32..10, any::<u64>(), any::<bool>(), any::<bool>()).prop_map(
+            |(version, low, is_known, has_offer)| Body::VectorProgress {
+                version,
+                low: Id64::new(low),
+                is_known,
+                has_offer,
+            }
+        ),
         (any::<u32>(), any::<u32>()).prop_map(|(slots, instance)| Body::Opened { slots, instance }),
         Just(Body::Refused { reason: reduce::Refusal::Full }),
         Just(Body::Close),

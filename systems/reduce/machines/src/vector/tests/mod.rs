@@ -101,11 +101,24 @@ struct Job {
     results: Option<Results>,
     /// The number of vectors of an open job.
     open: u32,
+    /// A worker whose vector of a step is another one.
+    odd: Option<(u8, u32, Odd)>,
+}
+
+/// How a vector of an open job is another one than those of the other workers.
+#[derive(Clone, Copy, Debug)]
+enum Odd {
+    Longer,
+    Integers,
+    Label,
+    /// There is none.
+    Last,
 }
 
 impl Job {
     const fn new(workers: u8, vectors: Vectors) -> Self {
-        Self { workers, vectors, slots: 4_096, has_switch: true, seed: 1, results: None, open: 0 }
+        let (slots, has_switch, seed, results) = (4_096, true, 1, None);
+        Self { workers, vectors, slots, has_switch, seed, results, open: 0, odd: None }
     }
 
     /// The length of the vector of a step, and what its elements are.
@@ -138,6 +151,19 @@ impl Job {
                 };
                 Values::Floats((0..length).map(|_| float(&mut rng)).collect())
             }
+        }
+    }
+
+    /// Offers the vector of a worker for a step.
+    fn offer(&self, side: &mut WorkerSide, worker: u8, step: u32) {
+        let odd = self.odd.filter(|(who, when, _)| (*who, *when) == (worker, step));
+        let (length, _) = self.shape(step);
+        match odd.map(|(_, _, odd)| odd) {
+            None => side.offer(step, self.vector(worker, step)),
+            Some(Odd::Longer) => side.offer(step, Values::Floats(vec![1.0; length + 1])),
+            Some(Odd::Integers) => side.offer(step, Values::Integers(vec![1; length])),
+            Some(Odd::Label) => side.offer_as(step, self.vector(worker, step), 7),
+            Some(Odd::Last) => side.release(),
         }
     }
 
@@ -361,7 +387,7 @@ impl World {
             events.push(event);
             match event {
                 Event::Wanted { step } if step == job.steps() => side.release(),
-                Event::Wanted { step } => side.offer(step, job.vector(number, step)),
+                Event::Wanted { step } => job.offer(side, number, step),
                 Event::Summed { step } => {
                     *self.summed.entry((number, step)).or_default() += 1;
                     assert!(side.sums().is_same(&job.expected(step)), "step {step} at {number}");

@@ -1,6 +1,7 @@
 //! Open jobs: vectors of any length and format, and as many as the workers like.
 
 use proptest::prelude::*;
+use rackweave_wire::reduce::{Difference, Offer};
 
 use super::*;
 
@@ -31,6 +32,45 @@ fn a_short_vector_is_few_chunks() {
     let mut world = World::new(job, Faults::default());
     world.run_to_end(seconds(10));
     assert_eq!(world.switch_counts().chunks, 2 * 6);
+}
+
+#[test]
+fn vectors_that_differ_are_not_added_up_and_all_workers_hear_who_differs() {
+    for has_switch in [true, false] {
+        for odd in [Odd::Longer, Odd::Integers, Odd::Label, Odd::Last] {
+            // A step of floats.
+            let jobs = (3..).map(|step| Job { has_switch, odd: Some((2, step, odd)), ..job(40) });
+            let is_floats = |job: &Job| job.shape(job.odd.unwrap().1).1 == Format::BlockFloat;
+            let job = jobs.into_iter().find(is_floats).unwrap();
+            let (_, step, _) = job.odd.unwrap();
+            let mut world = World::new(job, Faults { loss: 0.05, ..Faults::default() });
+            world.run(seconds(2));
+            let length = job.shape(step).0 as u64;
+            let format = Format::BlockFloat;
+            let expected = Offer { step, length, format, label: 0, is_last: false };
+            let found = match odd {
+                Odd::Longer => Offer { length: length + 1, ..expected },
+                Odd::Integers => Offer { format: Format::I64, ..expected },
+                Odd::Label => Offer { label: 7, ..expected },
+                Odd::Last => Offer::nothing(step, true),
+            };
+            let failure = Failure::Differ(Difference { workers: 0b100, found, expected });
+            for worker in 0..4 {
+                assert_eq!(world.outcome(worker), Some(Err(failure)));
+                assert_eq!(world.summed.get(&(worker, step)), None);
+            }
+            assert!(world.now < seconds(1), "{:?}", world.now);
+        }
+    }
+    let difference = Difference {
+        workers: 0b101,
+        found: Offer::nothing(5, true),
+        expected: Offer { length: 9, label: 7, ..Offer::nothing(5, false) },
+    };
+    assert_eq!(
+        Failure::Differ(difference).to_string(),
+        "workers do not add up the same vector 5: workers 0, 2 have none, and the others have 9 elements of type i64 with label 0x7"
+    );
 }
 
 #[test]
