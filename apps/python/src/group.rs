@@ -4,6 +4,7 @@ use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
 
 use pyo3::create_exception;
 use pyo3::exceptions::{PyRuntimeError, PyValueError};
@@ -96,14 +97,20 @@ impl Master {
     /// Ends the job, informs the workers, and waits until the thread has ended.
     fn stop(&self, py: Python<'_>) {
         self.stop.store(true, Ordering::Relaxed);
-        self.wait(py);
-    }
-
-    /// Waits until the job has ended, and the workers know or do not answer.
-    fn wait(&self, py: Python<'_>) {
         let thread = locked(&self.thread).take();
         // A thread that has panicked has ended, too.
         py.detach(|| thread.map(JoinHandle::join));
+    }
+
+    /// Waits until the job has ended, and the workers know or do not answer, but no longer than `within` seconds.
+    fn wait(&self, py: Python<'_>, within: f64) -> PyResult<()> {
+        let began = Instant::now();
+        let has_ended = || locked(&self.thread).as_ref().is_none_or(JoinHandle::is_finished);
+        while !has_ended() && began.elapsed().as_secs_f64() < within {
+            py.detach(|| std::thread::sleep(Duration::from_millis(2)));
+            py.check_signals()?;
+        }
+        Ok(())
     }
 }
 

@@ -217,6 +217,14 @@ class Torch(unittest.TestCase):
         with tempfile.TemporaryDirectory() as folder:
             self.assertEqual(run("again", size=3, STORE=os.path.join(folder, "store")), [[3, 6, 9]] * 3)
 
+    def test_a_rank_that_does_not_join_is_named(self):
+        with tempfile.TemporaryDirectory() as folder:
+            for out in run("unjoined", size=3, STORE=os.path.join(folder, "store"))[:2]:
+                for (ranks, hosts, message, seconds), host in zip(out, ("a host that is not known", "a host of the test, process 1")):
+                    self.assertEqual((ranks, hosts), ([2], [host]))
+                    self.assertEqual(message, f"rank 2 at {host}: workers have not joined: 2")
+                    self.assertLess(seconds, 6)
+
     def test_torchrun_forms_another_group_after_a_death(self):
         import torch
 

@@ -229,6 +229,23 @@ def again(rank, size):
     return sums
 
 
+def unjoined(rank, size):
+    """The last rank does not come to another group; or it dies after it has said where it is."""
+    out = []
+    for comes in (False, True):
+        store = dist.FileStore(f"{os.environ['STORE']}.{comes}", size)
+        if rank == size - 1:
+            if comes:
+                store.set(f"rank/{rank}", "life a host of the test, process 1")
+            continue
+        began = time.monotonic()
+        try:
+            rackweave.torch.ProcessGroup(store, rank, size, datetime.timedelta(seconds=2))
+        except rackweave.torch.RankError as error:
+            out.append((error.ranks, error.hosts, str(error), time.monotonic() - began))
+    return out
+
+
 def corners(rank, size):
     """What hooks, evaluations and metrics do."""
     out = {}

@@ -24,6 +24,7 @@ import sys
 import threading
 import time
 import uuid
+import warnings
 import weakref
 
 try:
@@ -39,6 +40,8 @@ __all__ = ["ProcessGroup", "RankError", "allreduce_hook"]
 MOST_RANKS = 64
 # The values that share an exponent.
 BLOCK = 350
+# The key of a rank in the store.
+_RANK = "rank/{}"
 
 if not hasattr(_native, "Group"):
     raise ImportError("rackweave.torch runs on Linux only")
@@ -271,7 +274,7 @@ class ProcessGroup(dist.ProcessGroup):
         self._master = None
         self._group = _native.Group()
         self._ended = False
-        self._hosts = {}
+        self._store, self._hosts = store, {}
         # What the operation under way is.
         self._label = 0
         self._worker = _Worker()
@@ -284,7 +287,7 @@ class ProcessGroup(dist.ProcessGroup):
 
     def _join(self, store):
         # A store may be that of a former group. What a rank reads there is an answer to a name that only its present life has.
-        key, name = "rank/{}", uuid.uuid4().hex
+        key, name = _RANK, uuid.uuid4().hex
         store.set(key.format(self._rank), f"{name} {socket.gethostname()}, process {os.getpid()}")
         if self._rank == 0:
             answered = set()
@@ -314,8 +317,15 @@ class ProcessGroup(dist.ProcessGroup):
                 raise RankError(f"the master of the group cannot start at rank 0: {address[1:]}", [0])
             work = self._enter(address)
         work.wait()
-        hosts = [store.get(key.format(rank)).decode().split(" ", 1)[1] for rank in range(self._size)]
-        self._hosts = dict(enumerate(hosts))
+        for rank in range(self._size):
+            self._host(rank)
+        self._store = None
+
+    def _host(self, rank):
+        """The host of a rank; before all have joined, as far as it has said so."""
+        if rank not in self._hosts and self._store is not None and self._store.check([_RANK.format(rank)]):
+            self._hosts[rank] = self._store.get(_RANK.format(rank)).decode().split(" ", 1)[1]
+        return self._hosts.get(rank, "a host that is not known")
 
     def _enter(self, address):
         """Joins on the group's thread, so that Ctrl-C ends the wait."""
@@ -327,13 +337,16 @@ class ProcessGroup(dist.ProcessGroup):
         try:
             return function(*arguments)
         except _native.GroupError as error:
-            message, ranks, difference = error.args
-            hosts = [self._hosts.get(rank, "a host that is not known") for rank in ranks]
-            named = "; ".join(f"rank {rank} at {host}" for rank, host in zip(ranks, hosts))
-            if difference is not None:
-                found, expected = map(_described, difference)
-                message = f"{found}, and the other ranks {expected}: all ranks must call the same operations in the same order"
-            raise RankError(f"{named}: {message}" if named else message, ranks, hosts) from None
+            raise self._explained(error) from None
+
+    def _explained(self, error):
+        message, ranks, difference = error.args
+        hosts = [self._host(rank) for rank in ranks]
+        named = "; ".join(f"rank {rank} at {host}" for rank, host in zip(ranks, hosts))
+        if difference is not None:
+            found, expected = map(_described, difference)
+            message = f"{found}, and the other ranks {expected}: all ranks must call the same operations in the same order"
+        return RankError(f"{named}: {message}" if named else message, ranks, hosts)
 
     # What torch asks of a group.
 
@@ -553,8 +566,14 @@ class ProcessGroup(dist.ProcessGroup):
             if self._worker.error is None and not self._worker.thread.is_alive():
                 try:
                     self._group.finish(_patience())
-                except _native.GroupError:
-                    pass
+                except _native.GroupError as error:
+                    if error.args[2] is not None:
+                        # Nobody asks this rank for more, and it is this rank that is wrong.
+                        warnings.warn(str(self._explained(error)), RuntimeWarning, stacklevel=3)
+                else:
+                    if self._master is not None:
+                        # The other ranks are to hear of the end.
+                        self._master.wait(_patience())
         self._group.abort()
         self._worker.thread.join(1)
         if self._master is not None:

@@ -91,7 +91,7 @@ pub struct WorkerReport {
 }
 
 /// How long a worker stays after the end if the master does not let it go: the master repeats the end after 20, 40, 80, 160 and 250 ms.
-const LINGER: Span = Span::from_ms(600);
+pub(crate) const LINGER: Span = Span::from_ms(600);
 
 struct Machine(WorkerSide);
 

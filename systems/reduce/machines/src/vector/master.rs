@@ -166,6 +166,8 @@ pub struct Master {
     adopts: bool,
     events: VecDeque<Event>,
     closes: u8,
+    /// Workers that have confirmed the end and may go, with their hosts.
+    free: VecDeque<(u8, HostId)>,
     stale: u64,
 }
 
@@ -203,6 +205,7 @@ impl Master {
             adopts: length == 0 && steps > 0,
             events: VecDeque::new(),
             closes: 0,
+            free: VecDeque::new(),
             stale: 0,
             config,
         }
@@ -283,7 +286,7 @@ impl Master {
     /// Whether nothing remains to be sent: the job has ended, and the workers know or do not answer.
     #[must_use]
     pub fn is_over(&self) -> bool {
-        self.members.is_over() && self.events.is_empty()
+        self.members.is_over() && self.events.is_empty() && self.free.is_empty()
     }
 
     fn fail(&mut self, now: Time, failure: Failure) {
@@ -512,6 +515,11 @@ impl Master {
         }
         member.confirm(version, true);
         if self.has_ended() {
+            // A worker that has a result, or one of an open job, stays until it knows that its confirmation is here.
+            let stays = self.config.commits || self.is_open();
+            if self.phase == Phase::Done && stays && self.free.len() < usize::from(MAX_WORKERS) {
+                self.free.push_back((number, from));
+            }
             return;
         }
         self.lows[usize::from(number)] = low;
@@ -578,9 +586,8 @@ impl Master {
         self.first = if self.lows.iter().all(Option::is_some) || least == 0 {
             least
         } else {
-            // A worker without memory needs all of a step. One that all others have is over.
-            let step = layout.step(least).min(layout.steps - 1);
-            layout.start(step)
+            // A worker without memory needs all of a step. One that all others have is over. In an open job nobody has a sum without it.
+            layout.start(layout.step(least).min(layout.steps.saturating_sub(1)))
         };
         let (aggregator, attempt, first) = (reservation.aggregator, self.attempt, self.first);
         self.phase = Phase::Run;
@@ -681,6 +688,10 @@ impl Master {
             let body = Body::OpenVector(OpenVector { cookie, pool, elements, format, workers });
             let payload = self.members.addresses();
             return Some(Outgoing { to, header: self.header(0, body), payload });
+        }
+        if let Some((worker, to)) = self.free.pop_front() {
+            let (header, payload) = (self.header(worker, Body::Close), Vec::new());
+            return Some(Outgoing { to, header, payload });
         }
         if self.closes > 0 {
             self.closes -= 1;

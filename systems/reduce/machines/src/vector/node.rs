@@ -70,8 +70,8 @@ impl WorkerSide {
     }
 
     /// Confirms the end; see [`Worker::acknowledge`].
-    pub const fn acknowledge(&mut self) {
-        self.worker.acknowledge();
+    pub fn acknowledge(&mut self, now: Time) {
+        self.worker.acknowledge(now);
     }
 
     /// The worker is prepared; see [`Worker::release`].
@@ -323,6 +323,11 @@ impl VectorNode {
                 }
             }
             Body::OpenVector(_) | Body::Chunk(_) | Body::Close => {
+                if header.body == Body::Close
+                    && let Some(worker) = &mut self.worker
+                {
+                    worker.handle(now, from, header, payload);
+                }
                 if let Some(aggregator) = &mut self.aggregator {
                     aggregator.handle(now, from, header, payload);
                 }

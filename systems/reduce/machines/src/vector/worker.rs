@@ -46,6 +46,9 @@ pub struct Config {
     pub min_rto: Span,
     /// How long it waits for a master or an aggregator that is silent.
     pub give_up: Span,
+    /// How long it stays after [`Worker::acknowledge`], to confirm the end again if its confirmation was lost; zero: not at all. The master
+    /// lets it go at once by [`Body::Close`].
+    pub linger: Span,
 }
 
 impl Config {
@@ -66,6 +69,7 @@ impl Config {
             join_interval: Span::from_ms(100),
             min_rto: Span::from_ms(1),
             give_up: Span::from_secs(30),
+            linger: Span::ZERO,
         }
     }
 }
@@ -197,6 +201,8 @@ pub struct Worker {
     digest: Option<u64>,
     /// Whether the end may be confirmed.
     is_acknowledged: bool,
+    /// Until when it stays after the end; see [`Config::linger`].
+    lingers_until: Option<Time>,
     /// The workers whose elements were missing when the aggregator was asked last, as a bitmap.
     missing: u64,
     counters: Counters,
@@ -231,6 +237,7 @@ impl Worker {
             named: None,
             digest: None,
             is_acknowledged: false,
+            lingers_until: None,
             missing: 0,
             counters: Counters::default(),
         }
@@ -276,7 +283,7 @@ impl Worker {
     /// Whether the worker has nothing more to do.
     #[must_use]
     pub const fn is_over(&self) -> bool {
-        self.is_over && !self.is_progress_due && !self.is_leaving
+        self.is_over && !self.is_progress_due && !self.is_leaving && self.lingers_until.is_none()
     }
 
     /// Whether the master has taken the worker.
@@ -303,8 +310,18 @@ impl Worker {
     }
 
     /// Confirms that the job is complete; see [`Config::holds_end`].
-    pub const fn acknowledge(&mut self) {
-        (self.is_acknowledged, self.is_progress_due) = (true, self.state.is_some());
+    pub fn acknowledge(&mut self, now: Time) {
+        if !core::mem::replace(&mut self.is_acknowledged, true) {
+            self.is_progress_due = self.state.is_some();
+            self.linger(now);
+        }
+    }
+
+    /// The end is confirmed, for the first time or again.
+    fn linger(&mut self, now: Time) {
+        let is_done = self.state.is_some_and(|(_, phase)| phase == Phase::Done);
+        let stays = self.config.linger > Span::ZERO && self.is_acknowledged && is_done;
+        self.lingers_until = stays.then(|| now.saturating_add(self.config.linger));
     }
 
     /// Returns the digest of the sums that all workers have named, once the job is complete.
@@ -399,8 +416,8 @@ impl Worker {
         payload: &[u8],
     ) -> Option<Elements> {
         let is_mine = self.place.is_named_by(header);
-        let is_state = matches!(header.body, Body::VectorState { .. });
-        if !is_mine || self.is_over && !is_state {
+        let is_at_end = matches!(header.body, Body::VectorState { .. } | Body::Close);
+        if !is_mine || self.is_over && !is_at_end {
             return None;
         }
         match header.body {
@@ -414,6 +431,11 @@ impl Worker {
             }
             Body::VectorState { version, instance, phase } if self.place.is_for(from, instance) => {
                 self.handle_state(now, header, version, phase, payload);
+            }
+            Body::Close
+                if from == self.config.master && header.token.get() == self.place.token() =>
+            {
+                self.lingers_until = None;
             }
             Body::ChunkSum(chunk) if self.is_from_aggregator(from, header) => {
                 return self.handle_sum(now, &chunk, payload);
@@ -482,6 +504,9 @@ impl Worker {
         self.is_progress_due = true;
         self.place.hear(now);
         if is_known {
+            if phase == Phase::Done {
+                self.linger(now);
+            }
             return;
         }
         self.place.enter(header.token.get());
@@ -656,6 +681,7 @@ impl Worker {
     /// Called when the time that [`Worker::poll_timeout`] returned has come.
     pub fn handle_timeout(&mut self, now: Time) {
         if self.is_over {
+            self.lingers_until = self.lingers_until.filter(|until| *until > now);
             return;
         }
         let limit = self.config.give_up;
@@ -690,7 +716,7 @@ impl Worker {
     #[must_use]
     pub fn poll_timeout(&self) -> Option<Time> {
         if self.is_over {
-            return None;
+            return self.lingers_until;
         }
         let limit = self.config.give_up;
         let no_answer = self.is_outstanding().then(|| self.answered.due(limit));

@@ -17,7 +17,7 @@ use super::{Element, NO_HOST};
 use crate::ReduceError;
 use crate::members::{Awaiting, Waits};
 use crate::net::Net;
-use crate::worker::{MasterAt, explain};
+use crate::worker::{LINGER, MasterAt, explain};
 
 /// The socket of a worker and its machine.
 pub(super) struct Link {
@@ -122,13 +122,19 @@ impl Link {
         }
     }
 
-    /// Informs the master that the worker knows of the end.
+    /// Informs the master that the worker knows of the end, and stays until the master knows, for some time at most.
     pub(super) fn acknowledge(&mut self) -> Result<(), ReduceError> {
+        let now = self.net.now();
         if let Some(side) = self.side() {
-            side.acknowledge();
+            side.acknowledge(now);
         }
-        self.turn()?;
-        Ok(())
+        loop {
+            let due = self.turn()?;
+            if self.node.worker().is_none_or(|side| side.machine().is_over()) {
+                return Ok(());
+            }
+            self.net.wait_for_turn(due)?;
+        }
     }
 
     /// Informs the master that the worker ends.
@@ -192,6 +198,7 @@ impl Seat {
             holds_end: true,
             min_rto: MIN_RTO,
             give_up: config.patience,
+            linger: LINGER,
             ..Config::new(config.job, config.number, master, random() as u32)
         };
         let side = WorkerSide::new(machine, net.now());

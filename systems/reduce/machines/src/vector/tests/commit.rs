@@ -55,6 +55,25 @@ fn a_job_ends_when_all_results_have_their_names() {
 }
 
 #[test]
+fn the_end_is_confirmed_when_links_were_dark_at_the_end() {
+    let open =
+        Job { open: 3, ..Job::new(3, Vectors { steps: 0, ..vectors(0, Format::BlockFloat) }) };
+    for job in [job(RESULTS), open] {
+        let mut world = World::new(job, Faults::default());
+        (world.dark, world.has_ends) = (Some(Span::from_ms(20)), true);
+        world.run_to_end(seconds(60));
+        assert!(world.dark_until > Time::ZERO && world.master().is_over());
+        assert!(world.now < world.dark_until + Span::from_ms(200), "{:?}", world.now);
+        world.now += Span::from_ms(1);
+        while let Some((_, Flight::Packet(packet, payload))) = world.flights.pop_due(world.now) {
+            world.deliver(packet, &payload);
+        }
+        world.flush();
+        assert!((1..4).all(|host| world.down[host]), "a worker that may go goes");
+    }
+}
+
+#[test]
 fn a_worker_that_dies_before_its_result_has_a_name_is_named_by_the_master() {
     let mut world = world(late(1, 2));
     world.run_to_commit();
@@ -129,7 +148,7 @@ fn a_worker_that_is_killed_before_it_confirms_the_end_learns_of_it_when_it_retur
     assert_eq!(world.outcome(2), Some(Ok(())));
     let side = world.nodes[3].worker_mut().unwrap();
     assert_eq!((side.machine().digest(), side.machine().layout()), (Some(5), None));
-    side.acknowledge();
+    side.acknowledge(world.now);
     world.run(seconds(26));
     assert!(world.master().is_over());
 }

@@ -203,6 +203,11 @@ struct World {
     named: u64,
     /// The lives that have joined the job.
     joined: BTreeSet<(u8, u32)>,
+    /// For how long all packets are lost after a worker has heard of the end, and until when.
+    dark: Option<Span>,
+    dark_until: Time,
+    /// Whether a worker's process ends when its machine has nothing left to do.
+    has_ends: bool,
 }
 
 impl World {
@@ -246,6 +251,9 @@ impl World {
             prepared: 0,
             named: 0,
             joined: BTreeSet::new(),
+            dark: None,
+            dark_until: Time::ZERO,
+            has_ends: false,
             job,
         };
         for number in 0..workers {
@@ -260,8 +268,9 @@ impl World {
         let Vectors { length, format, steps, .. } = self.job.vectors;
         let format = if steps == 0 { Format::I64 } else { format };
         let config = worker::Config::new(JOB, number, MASTER, self.lives);
-        let holds_end = self.job.results.is_some();
-        let config = worker::Config { length, format, holds_end, ..config };
+        let holds_end = self.job.results.is_some() || steps == 0;
+        let linger = if holds_end { Span::from_ms(600) } else { Span::ZERO };
+        let config = worker::Config { length, format, holds_end, linger, ..config };
         VectorNode::new(HostId(u32::from(number) + 1))
             .with_worker(WorkerSide::new(config, self.now))
     }
@@ -331,6 +340,9 @@ impl World {
             return;
         }
         assert_eq!(packet.header.message.payload_len() as usize, payload.len());
+        if self.now < self.dark_until {
+            return;
+        }
         let copies = if self.rng.chance(self.faults.repeat) { 2 } else { 1 };
         for _ in 0..copies {
             if self.rng.chance(self.faults.loss) {
@@ -400,6 +412,14 @@ impl World {
             }
         }
         let has_sums = side.machine().layout().is_some();
+        if events.contains(&Event::Complete) {
+            if let Some(dark) = self.dark.take() {
+                self.dark_until = self.now + dark;
+            }
+            if job.vectors.steps == 0 {
+                side.acknowledge(self.now);
+            }
+        }
         let Some(results) = job.results else { return };
         for event in events {
             match event {
@@ -418,7 +438,7 @@ impl World {
                     assert_eq!(self.named, self.all(), "a worker ends without all results");
                     let side = self.nodes[host].worker_mut();
                     if let Some(side) = side.filter(|_| results.held != Some(number)) {
-                        side.acknowledge();
+                        side.acknowledge(self.now);
                     }
                 }
                 _ => {}
@@ -436,6 +456,9 @@ impl World {
                 self.send(packet, &payload);
             }
             self.application(host);
+            let side = self.nodes[host].worker();
+            self.down[host] |= self.has_ends
+                && side.is_some_and(|it| it.outcome().is_some() && it.machine().is_over());
         }
     }
 

@@ -86,6 +86,23 @@ fn a_worker_that_leaves_an_open_job_ends_it_at_once() {
     assert_eq!(world.outcome(0), Some(Err(failure)));
 }
 
+/// One worker has no vector at all, another one has not heard of the attempt, and the switch restarts.
+#[test]
+fn a_job_without_vectors_begins_again() {
+    let mut world = World::new(job(0), Faults::default());
+    while world.master().layout().is_none() {
+        world.run(world.now + Span::from_us(1));
+        world.now += Span::from_us(1);
+    }
+    world.down[4] = true;
+    world.act(Act::RestartSwitch);
+    world.run(world.now + Span::from_secs(1));
+    assert_eq!(world.outcome(0), None);
+    world.down[4] = false;
+    world.run_to_end(seconds(20));
+    assert!(world.master().attempt() > 0);
+}
+
 #[test]
 fn a_process_that_returns_to_an_open_job_is_not_its_worker() {
     let mut world =
