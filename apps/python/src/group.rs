@@ -62,19 +62,21 @@ pub(crate) struct Master {
 #[pymethods]
 impl Master {
     /// Begins to serve `workers` workers at an address, whose port may be 0. A worker that is silent is given up after `patience` seconds,
-    /// and one that does not join after `join_within`.
+    /// and one that does not join after `join_within`. Workers must know the `key`, if it is not 0.
     #[staticmethod]
-    #[pyo3(signature = (listen, workers, patience, join_within, pool))]
+    #[pyo3(signature = (listen, workers, patience, join_within, pool, key))]
     fn start(
         listen: &str,
         workers: u8,
         patience: f64,
         join_within: f64,
         pool: u16,
+        key: u64,
     ) -> PyResult<Self> {
         let config = VectorMasterConfig {
             steps: 0,
             pool,
+            key,
             chunk_bytes: MAX_CHUNK_BYTES,
             patience: span(patience),
             join_within: span(join_within),
@@ -144,8 +146,10 @@ impl Group {
         number: u8,
         patience: f64,
         timeout: f64,
+        key: u64,
     ) -> PyResult<()> {
         let config = AllReduceConfig {
+            key,
             patience: span(patience),
             sum_within: Some(span(timeout)),
             ..AllReduceConfig::new(number, address(master)?)
@@ -156,26 +160,15 @@ impl Group {
         Ok(())
     }
 
-    /// Replaces `length` floats of 32 bits at an address by their sums over all workers. Workers with another `label` differ.
-    fn allreduce_f32(
-        &self,
-        py: Python<'_>,
-        address: usize,
-        length: usize,
-        label: u32,
-    ) -> PyResult<()> {
-        self.allreduce::<f32>(py, address, length, label)
+    /// Replaces floats of 32 bits by their sums over all workers. `memory` is called before and after, and returns their address and number;
+    /// meanwhile the memory may be freed. Workers with another `label` differ.
+    fn allreduce_f32(&self, memory: &Bound<'_, PyAny>, label: u32) -> PyResult<()> {
+        self.allreduce::<f32>(memory, label)
     }
 
-    /// Replaces `length` integers of 64 bits at an address by their sums over all workers, modulo 2^64.
-    fn allreduce_i64(
-        &self,
-        py: Python<'_>,
-        address: usize,
-        length: usize,
-        label: u32,
-    ) -> PyResult<()> {
-        self.allreduce::<i64>(py, address, length, label)
+    /// As `allreduce_f32`, of integers of 64 bits, modulo 2^64.
+    fn allreduce_i64(&self, memory: &Bound<'_, PyAny>, label: u32) -> PyResult<()> {
+        self.allreduce::<i64>(memory, label)
     }
 
     /// The numbers of vectors, of chunks sent, of chunks sent again, and of bytes received.
@@ -203,28 +196,30 @@ impl Group {
 }
 
 impl Group {
-    fn allreduce<T: Element>(
-        &self,
-        py: Python<'_>,
-        address: usize,
-        length: usize,
-        label: u32,
-    ) -> PyResult<()> {
+    fn allreduce<T: Element>(&self, memory: &Bound<'_, PyAny>, label: u32) -> PyResult<()> {
+        let (address, length) = memory.call0()?.extract()?;
         if length == 0 {
             return Ok(());
         }
-        let vector: &mut [T] = of_memory(address, length)?;
-        py.detach(|| {
-            let mut group = locked(&self.group);
-            let group = group.as_mut().ok_or(ReduceError::Interrupted)?;
-            group.allreduce_as(vector, label)
-        })
-        .map_err(|error| failed(&error))
+        let mut vector: Vec<T> = of_memory(address, length)?.to_vec();
+        memory
+            .py()
+            .detach(|| {
+                let mut group = locked(&self.group);
+                let group = group.as_mut().ok_or(ReduceError::Interrupted)?;
+                group.allreduce_as(&mut vector, label)
+            })
+            .map_err(|error| failed(&error))?;
+        let (address, length) = memory.call0()?.extract()?;
+        if length != vector.len() {
+            return Err(PyValueError::new_err("a tensor has another length than before"));
+        }
+        of_memory(address, length)?.copy_from_slice(&vector);
+        Ok(())
     }
 }
 
-/// Returns the memory of a tensor. The caller in Python keeps the tensor, and lets nobody else use it, until the call returns; this is what
-/// `rackweave.torch` promises, and PyTorch asks of users of asynchronous operations.
+/// Returns the memory of a tensor, to be used before anything else runs in Python.
 fn of_memory<'a, T: Element>(address: usize, length: usize) -> PyResult<&'a mut [T]> {
     let is_possible = address != 0
         && address.is_multiple_of(align_of::<T>())
@@ -233,6 +228,7 @@ fn of_memory<'a, T: Element>(address: usize, length: usize) -> PyResult<&'a mut 
         return Err(PyValueError::new_err("this is not the memory of a tensor"));
     }
     #[expect(unsafe_code, reason = "Python has no other way to lend memory to this ABI")]
-    // SAFETY: the address is aligned and not null, any bits are an `f32` or an `i64`, and the caller owns the memory, see above.
+    // SAFETY: the address is aligned and not null, and any bits are an `f32` or an `i64`. The tensor has had the memory when the caller's
+    // function returned, and nothing in Python can free it while the caller holds the GIL.
     Ok(unsafe { core::slice::from_raw_parts_mut(address as *mut T, length) })
 }

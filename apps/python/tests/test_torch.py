@@ -10,6 +10,7 @@ import tempfile
 import time
 import traceback
 import unittest
+from unittest import mock
 
 from common import needs
 
@@ -224,6 +225,36 @@ class Torch(unittest.TestCase):
                     self.assertEqual((ranks, hosts), ([2], [host]))
                     self.assertEqual(message, f"rank 2 at {host}: workers have not joined: 2")
                     self.assertLess(seconds, 6)
+
+    def test_memory_that_is_gone_is_not_used(self):
+        first, second = run("resized")
+        gone = "the storage of a tensor has been resized while an operation on it was under way"
+        self.assertEqual((first, second), ([gone, gone], [True, True]))
+
+    def test_an_address_of_one_host_only_is_an_error_elsewhere(self):
+        with tempfile.TemporaryDirectory() as folder:
+            (_, missing), (ranks, message) = run("elsewhere", STORE=os.path.join(folder, "store"))
+        self.assertIn("workers have not joined: 1", missing)
+        self.assertEqual(ranks, [0])
+        self.assertRegex(message, "^rank 0 at .* listens at 127.0.0.1:.*set RACKWEAVE_ADDRESS")
+
+    def test_rank_0_listens_where_other_hosts_reach_it(self):
+        import rackweave.torch as backend
+
+        sources = {"localhost": "127.0.0.1", "here": "127.0.1.1", "192.0.2.1": "198.51.100.7", "node0": "198.51.100.8"}
+        cases = [
+            ({"MASTER_ADDR": "node0"}, "198.51.100.8"),
+            ({"MASTER_ADDR": "localhost"}, "198.51.100.7"),
+            ({"MASTER_ADDR": "localhost", "LOCAL_WORLD_SIZE": "2", "WORLD_SIZE": "2"}, "127.0.0.1"),
+            ({}, "198.51.100.7"),
+            ({"RACKWEAVE_ADDRESS": "198.51.100.9"}, "198.51.100.9"),
+        ]
+        for environment, expected in cases:
+            with mock.patch.dict(os.environ, environment, clear=True), mock.patch.object(backend, "_source", sources.get):
+                with mock.patch.object(backend.socket, "gethostname", lambda: "here"):
+                    self.assertEqual(backend._listen(), expected)
+        with mock.patch.dict(os.environ, {}, clear=True), mock.patch.object(backend, "_source", lambda name: None):
+            self.assertEqual(backend._listen(), "127.0.0.1")
 
     def test_torchrun_forms_another_group_after_a_death(self):
         import torch

@@ -229,6 +229,38 @@ def again(rank, size):
     return sums
 
 
+def resized(rank, size):
+    """Storages that are freed while sums are under way, as sharded training does."""
+    out = []
+    for dtype in (torch.float32, torch.float64):
+        group = dist.new_group(backend="rackweave")
+        tensor = torch.ones(300_000, dtype=dtype)
+        if rank == 1:
+            time.sleep(0.5)
+        work = dist.all_reduce(tensor, group=group, async_op=True)
+        if rank == 0:
+            time.sleep(0.2)
+            tensor.untyped_storage().resize_(0)
+        try:
+            work.wait()
+            out.append(bool((tensor == 2).all()))
+        except rackweave.torch.RankError as error:
+            out.append(str(error))
+    return out
+
+
+def elsewhere(rank, size):
+    """Rank 0 listens where only its host reaches it, and the others seem to be on another host."""
+    if rank:
+        rackweave.torch.socket.gethostname = lambda: "another-host"
+    store = dist.FileStore(os.environ["STORE"], size)
+    try:
+        rackweave.torch.ProcessGroup(store, rank, size, datetime.timedelta(seconds=2))
+    except rackweave.torch.RankError as error:
+        return error.ranks, str(error)
+    return None
+
+
 def unjoined(rank, size):
     """The last rank does not come to another group; or it dies after it has said where it is."""
     out = []

@@ -9,7 +9,7 @@ torch's store. A new group, such as that of processes that torchrun has started 
 
 Environment variables, all optional:
 
-- ``RACKWEAVE_ADDRESS``: the address of rank 0 at which the master listens, when the one that leads to ``MASTER_ADDR`` is not it.
+- ``RACKWEAVE_ADDRESS``: the address of rank 0 at which the master listens, when the one towards ``MASTER_ADDR`` is not it.
 - ``RACKWEAVE_PATIENCE``: seconds after which a rank that is silent is given up, 10 by default.
 - ``RACKWEAVE_POOL``: chunks that each rank has in flight, 64 by default.
 """
@@ -17,8 +17,10 @@ Environment variables, all optional:
 import atexit
 import datetime
 import functools
+import ipaddress
 import os
 import queue
+import secrets
 import socket
 import sys
 import threading
@@ -184,17 +186,28 @@ def _listen():
     chosen = os.environ.get("RACKWEAVE_ADDRESS")
     if chosen:
         return chosen
-    names = [os.environ.get("MASTER_ADDR"), socket.gethostname()]
-    for name in filter(None, names):
-        try:
-            for family, kind, _, _, address in socket.getaddrinfo(name, 9, type=socket.SOCK_DGRAM):
-                with socket.socket(family, kind) as probe:
-                    # Nothing is sent: the system chooses the source of packets to there.
-                    probe.connect(address)
-                    return probe.getsockname()[0]
-        except OSError:
-            continue
-    return "127.0.0.1"
+    master = _source(os.environ.get("MASTER_ADDR"))
+    # Without a launcher that says so nobody knows whether all ranks are on this host. The last two are addresses of nobody.
+    is_local = os.environ.get("LOCAL_WORLD_SIZE", "no") == os.environ.get("WORLD_SIZE")
+    candidates = [master, *map(_source, (socket.gethostname(), "192.0.2.1", "2001:db8::1"))]
+    found = [address for address in candidates if address and (is_local or not _is_loopback(address))]
+    return found[0] if found else "127.0.0.1"
+
+
+def _source(name):
+    """The address of this host from which packets to another one come; nothing is sent."""
+    try:
+        for family, kind, _, _, address in socket.getaddrinfo(name, 9, type=socket.SOCK_DGRAM) if name else ():
+            with socket.socket(family, kind) as probe:
+                probe.connect(address)
+                return probe.getsockname()[0]
+    except OSError:
+        pass
+    return None
+
+
+def _is_loopback(address):
+    return ipaddress.ip_address(address.split("%")[0]).is_loopback
 
 
 def _with_port(address, port):
@@ -207,6 +220,24 @@ def _words(tensor):
 
 def _bytes(tensor):
     return tensor.resolve_conj().resolve_neg().reshape(-1).view(torch.uint8)
+
+
+def _check(tensor):
+    """Fails if the storage of a tensor has become too small for it, so that its memory is gone."""
+    if tensor.numel():
+        last = tensor.storage_offset() + sum((size - 1) * stride for size, stride in zip(tensor.size(), tensor.stride()))
+        if (last + 1) * tensor.element_size() > tensor.untyped_storage().nbytes():
+            raise RankError("the storage of a tensor has been resized while an operation on it was under way")
+
+
+def _memory(tensor):
+    _check(tensor)
+    return tensor.data_ptr(), tensor.numel()
+
+
+def _store(tensor, value):
+    _check(tensor)
+    tensor.copy_(value)
 
 
 _INTEGERS = (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)
@@ -303,19 +334,26 @@ class ProcessGroup(dist.ProcessGroup):
             try:
                 pool = int(os.environ.get("RACKWEAVE_POOL", "64"))
                 listen = _with_port(_listen(), 0)
-                self._master = _native.Master.start(listen, self._size, _patience(), self._timeout, pool)
+                # Nobody takes a place in the group who does not read the store.
+                secret = secrets.randbits(63) + 1
+                self._master = _native.Master.start(listen, self._size, _patience(), self._timeout, pool, secret)
             except Exception as error:
                 answer(f"!{error}")
                 raise
-            work = self._enter(self._master.address)
+            work = self._enter(self._master.address, secret)
             while not work.is_completed():
-                answer(self._master.address)
+                answer(f"{self._master.address} {secret}")
                 time.sleep(0.02)
         else:
             address = store.get(f"master/{name}").decode()
             if address.startswith("!"):
                 raise RankError(f"the master of the group cannot start at rank 0: {address[1:]}", [0])
-            work = self._enter(address)
+            address, secret = address.split()
+            there = self._host(0)
+            if _is_loopback(address.rpartition(":")[0].strip("[]")) and there.split(",")[0] != socket.gethostname():
+                text = f"rank 0 at {there} listens at {address}, which only its own host reaches: set RACKWEAVE_ADDRESS there"
+                raise RankError(text, [0], [there])
+            work = self._enter(address, int(secret))
         work.wait()
         for rank in range(self._size):
             self._host(rank)
@@ -327,9 +365,9 @@ class ProcessGroup(dist.ProcessGroup):
             self._hosts[rank] = self._store.get(_RANK.format(rank)).decode().split(" ", 1)[1]
         return self._hosts.get(rank, "a host that is not known")
 
-    def _enter(self, address):
+    def _enter(self, address, secret):
         """Joins on the group's thread, so that Ctrl-C ends the wait."""
-        join = functools.partial(self._group.join, address, self._rank, _patience(), self._timeout)
+        join = functools.partial(self._group.join, address, self._rank, _patience(), self._timeout, secret)
         return self._worker.submit(lambda: self._call(join), [])
 
     def _call(self, function, *arguments):
@@ -374,13 +412,14 @@ class ProcessGroup(dist.ProcessGroup):
         if tensor.data_ptr() % tensor.element_size():
             whole = tensor.clone()
             self._sum_in_place(whole)
-            tensor.copy_(whole)
+            _store(tensor, whole)
             return
         function = self._group.allreduce_f32 if tensor.dtype == torch.float32 else self._group.allreduce_i64
-        self._call(function, tensor.data_ptr(), tensor.numel(), self._label)
+        self._call(function, functools.partial(_memory, tensor), self._label)
 
     def _gather(self, tensor):
         """The tensors of all ranks, bit for bit: each one is zero where the others have theirs."""
+        _check(tensor)
         words = _words(tensor)
         all_words = torch.zeros((self._size, words), dtype=torch.int64)
         count = tensor.numel() * tensor.element_size()
@@ -389,16 +428,18 @@ class ProcessGroup(dist.ProcessGroup):
         return [row.view(torch.uint8)[:count].view(tensor.dtype).reshape(tensor.shape) for row in all_words]
 
     def _broadcast(self, tensor, root):
+        _check(tensor)
         words = torch.zeros(_words(tensor), dtype=torch.int64)
         count = tensor.numel() * tensor.element_size()
         if self._rank == root:
             words.view(torch.uint8)[:count] = _bytes(tensor.contiguous())
         self._sum_in_place(words)
         if self._rank != root:
-            tensor.copy_(words.view(torch.uint8)[:count].view(tensor.dtype).reshape(tensor.shape))
+            _store(tensor, words.view(torch.uint8)[:count].view(tensor.dtype).reshape(tensor.shape))
 
     def _reduced(self, tensor, op):
         """The tensors of all ranks combined; `tensor` itself if that is possible."""
+        _check(tensor)
         tensor = tensor.resolve_conj().resolve_neg()
         is_sum, is_mean = op == dist.ReduceOp.SUM, op == dist.ReduceOp.AVG
         if tensor.dtype.is_complex and (is_sum or is_mean):
@@ -421,7 +462,7 @@ class ProcessGroup(dist.ProcessGroup):
     def _reduce_into(self, tensor, op):
         total = self._reduced(tensor, op)
         if total.data_ptr() != tensor.data_ptr():
-            tensor.copy_(total)
+            _store(tensor, total)
 
     # Collective operations.
 
@@ -440,6 +481,8 @@ class ProcessGroup(dist.ProcessGroup):
 
         def run():
             self._label = label
+            for tensor in tensors:
+                _check(tensor)
             function()
 
         return self._worker.submit(run, result)
@@ -464,7 +507,7 @@ class ProcessGroup(dist.ProcessGroup):
             for tensor in tensors:
                 total = self._reduced(tensor.clone(), opts.reduceOp)
                 if self._rank == opts.rootRank:
-                    tensor.copy_(total)
+                    _store(tensor, total)
 
         return self._submit("reduce", run, list(tensors), tensors, opts.reduceOp, opts.rootRank)
 
@@ -485,7 +528,7 @@ class ProcessGroup(dist.ProcessGroup):
         def run():
             for output, tensor in zip(outputs, inputs):
                 for place, found in zip(output, self._gather(tensor)):
-                    place.copy_(found)
+                    _store(place, found)
 
         return self._submit("all_gather", run, outputs, inputs)
 
@@ -500,7 +543,7 @@ class ProcessGroup(dist.ProcessGroup):
         def run():
             for output, tensor in zip(outputs, inputs):
                 found = torch.stack(self._gather(tensor))
-                output.copy_(found.reshape(output.shape))
+                _store(output, found.reshape(output.shape))
 
         return self._submit("all_gather", run, list(outputs), inputs)
 
@@ -511,7 +554,7 @@ class ProcessGroup(dist.ProcessGroup):
                 flat = torch.cat([part.reshape(-1) for part in parts])
                 total = self._reduced(flat, opts.reduceOp)
                 start = sum(part.numel() for part in parts[: self._rank])
-                output.copy_(total[start : start + output.numel()].reshape(output.shape))
+                _store(output, total[start : start + output.numel()].reshape(output.shape))
 
         return self._submit("reduce_scatter", run, list(outputs), [part for parts in inputs for part in parts], opts.reduceOp)
 
@@ -523,7 +566,7 @@ class ProcessGroup(dist.ProcessGroup):
             for output, tensor in zip(outputs, inputs):
                 total = self._reduced(tensor.clone(), opts.reduceOp).reshape(-1)
                 start = self._rank * output.numel()
-                output.copy_(total[start : start + output.numel()].reshape(output.shape))
+                _store(output, total[start : start + output.numel()].reshape(output.shape))
 
         return self._submit("reduce_scatter", run, list(outputs), inputs, opts.reduceOp)
 

@@ -281,6 +281,7 @@ fn rejection(code: u8) -> Result<Rejection, Malformed> {
         0 => Rejection::NoNumber,
         1 => Rejection::Taken,
         2 => Rejection::OtherInput,
+        3 => Rejection::Stranger,
         other => return Err(field("reason", other)),
     })
 }

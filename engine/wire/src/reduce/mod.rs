@@ -426,6 +426,8 @@ pub enum Rejection {
     Taken = 1,
     /// It has other input than the process whose place it is to take.
     OtherInput = 2,
+    /// It does not have the key of the job's workers.
+    Stranger = 3,
 }
 
 impl fmt::Display for Rejection {
@@ -434,6 +436,7 @@ impl fmt::Display for Rejection {
             Self::NoNumber => "the job has no such number",
             Self::Taken => "another process is this worker",
             Self::OtherInput => "the worker had other input before",
+            Self::Stranger => "it does not have the key of the group",
         })
     }
 }

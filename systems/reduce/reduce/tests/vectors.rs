@@ -206,6 +206,62 @@ fn an_open_group_adds_up_vectors_that_have_nothing_in_common() {
 }
 
 #[test]
+fn a_long_vector_is_added_up_in_parts_with_the_same_bits() {
+    let (stop, master) = (AtomicBool::new(false), master(2, 0));
+    let address = master.local_addr();
+    let vector = |worker: u8| -> Vec<f32> {
+        let power = |index: u32| 2.0_f32.powi((index * 7 % 90) as i32 - 45);
+        (0..5_001).map(|index| (index + 1 + u32::from(worker)) as f32 * power(index)).collect()
+    };
+    let all = [0, 1].map(|worker| Values::Floats(vector(worker)));
+    let expected = &Values::sum(&all.each_ref(), 256).unwrap();
+    std::thread::scope(|scope| {
+        let stats = run(scope, master, &stop);
+        for number in 0..2 {
+            scope.spawn(move || {
+                // Not a multiple of the 1024 bytes of a block.
+                let config =
+                    AllReduceConfig { part_bytes: 5_000, ..AllReduceConfig::new(number, address) };
+                let mut group = OpenGroup::join(config, Arc::default()).unwrap();
+                let mut sum = vector(number);
+                group.allreduce(&mut sum).unwrap();
+                assert!(Values::Floats(sum).is_same(expected));
+                assert_eq!(group.finish().unwrap().steps, 5);
+            });
+        }
+        stats.join().unwrap().unwrap();
+    });
+}
+
+#[test]
+fn a_stranger_is_no_worker_of_an_open_group() {
+    let config = VectorMasterConfig::new(SocketAddr::from(([127, 0, 0, 1], 0)), 2);
+    let master = VectorMaster::bind(VectorMasterConfig { steps: 0, key: 77, ..config }).unwrap();
+    let (stop, address) = (AtomicBool::new(false), master.local_addr());
+    std::thread::scope(|scope| {
+        let stats = run(scope, master, &stop);
+        for key in [0, 78] {
+            let config = AllReduceConfig { key, ..AllReduceConfig::new(1, address) };
+            let error = OpenGroup::join(config, Arc::default()).unwrap_err().to_string();
+            let why =
+                "does not take this process as worker 1: it does not have the key of the group";
+            assert!(error.ends_with(why), "{error}");
+        }
+        for number in 0..2 {
+            scope.spawn(move || {
+                let config = AllReduceConfig { key: 77, ..AllReduceConfig::new(number, address) };
+                let mut group = OpenGroup::join(config, Arc::default()).unwrap();
+                let mut sum = [1_i64];
+                group.allreduce(&mut sum).unwrap();
+                assert_eq!(sum, [2]);
+                group.finish().unwrap();
+            });
+        }
+        stats.join().unwrap().unwrap();
+    });
+}
+
+#[test]
 fn workers_that_differ_are_named_to_all() {
     let (stop, master) = (AtomicBool::new(false), master(3, 0));
     let address = master.local_addr();

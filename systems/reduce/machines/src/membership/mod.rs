@@ -281,6 +281,11 @@ impl Membership {
         Some(arrival)
     }
 
+    /// A process does not know what workers of the job know.
+    pub(super) fn reject_stranger(&mut self, now: Time, worker: u8, process: (HostId, u32)) {
+        self.reject(now, worker, process, Rejection::Stranger, now);
+    }
+
     /// A process is not taken. It asks again until it is answered. The worker of this number was `alive` last at this time.
     fn reject(
         &mut self,

@@ -62,6 +62,8 @@ pub struct Config {
     /// Whether workers have results that get their names when all have their sums: the job is then complete when all results have
     /// their names, and not when all sums are there.
     pub commits: bool,
+    /// The digest that workers of an open job must have, so that no stranger becomes one; 0: any.
+    pub key: u64,
 }
 
 impl Config {
@@ -74,6 +76,7 @@ impl Config {
             aggregators: Vec::new(),
             patience: Span::from_secs(3),
             commits: false,
+            key: 0,
         }
     }
 }
@@ -343,6 +346,10 @@ impl Master {
             return;
         }
         let number = header.worker;
+        let key = if self.is_open() { self.config.key } else { 0 };
+        if key != 0 && digest.get() != key {
+            return self.members.reject_stranger(now, number, (from, instance));
+        }
         if usize::from(number) >= self.lows.len() {
             self.members.join(now, number, (from, instance), (digest.get(), false));
             return;

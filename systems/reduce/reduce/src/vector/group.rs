@@ -29,6 +29,11 @@ pub struct AllReduceConfig {
     pub patience: Span,
     /// How long a call waits for its sum, whatever the other workers do. `None`: without a limit, as long as the master answers.
     pub sum_within: Option<Span>,
+    /// The most bytes of a vector of an [`OpenGroup`](super::OpenGroup) that are added up at once, the same at all workers. A longer vector is
+    /// added up in parts, so that a worker answers the master while it prepares them, and [`Self::sum_within`] limits each part.
+    pub part_bytes: usize,
+    /// What the workers of an open job know, [`VectorMasterConfig::key`](super::VectorMasterConfig::key).
+    pub key: u64,
 }
 
 impl AllReduceConfig {
@@ -36,7 +41,8 @@ impl AllReduceConfig {
     #[must_use]
     pub const fn new(number: u8, master: SocketAddr) -> Self {
         let WorkerConfig { master, job, number, patience, .. } = WorkerConfig::new(number, master);
-        Self { master, job, number, digest: 0, patience, sum_within: None }
+        let (digest, sum_within, part_bytes, key) = (0, None, 64 << 20, 0);
+        Self { master, job, number, digest, patience, sum_within, part_bytes, key }
     }
 }
 

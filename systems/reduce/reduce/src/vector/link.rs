@@ -10,7 +10,7 @@ use rackweave_aggregation::vector::node::{VectorNode, WorkerSide};
 use rackweave_aggregation::vector::worker::{Config, Event};
 use rackweave_core::{HostId, Span, Time};
 use rackweave_linux::random;
-use rackweave_wire::reduce::Shape;
+use rackweave_wire::reduce::{Format, Shape};
 
 use super::group::{AllReduceConfig, AllReduceReport};
 use super::{Element, NO_HOST};
@@ -194,7 +194,7 @@ impl Seat {
         let machine = Config {
             length: shape.length,
             format: shape.format,
-            digest: config.digest,
+            digest: if shape.length == 0 { config.key } else { config.digest },
             holds_end: true,
             min_rto: MIN_RTO,
             give_up: config.patience,
@@ -231,6 +231,13 @@ impl Seat {
     /// The configuration of waits that no call limits.
     pub(super) const fn unlimited(&self) -> AllReduceConfig {
         AllReduceConfig { sum_within: None, ..self.config }
+    }
+
+    /// The number of elements that share an exponent in a vector of an open job, and travel together.
+    pub(super) fn block(&self, length: u64, format: Format) -> usize {
+        let link = self.link();
+        let layout = link.node.worker().and_then(|side| side.machine().layout_for(length, format));
+        layout.map_or(1, |layout| usize::from(layout.elements.max(1)))
     }
 
     /// Replaces a vector by the sum of all workers' vectors. In an open job `label` says what the application does with it.

@@ -42,6 +42,8 @@ pub struct VectorMasterConfig {
     pub patience: Span,
     /// How long the master waits for all workers to join, from its start on.
     pub join_within: Span,
+    /// A number that a process must know to become a worker of an open job; 0: any process may. It is sent in the clear.
+    pub key: u64,
 }
 
 impl VectorMasterConfig {
@@ -61,6 +63,7 @@ impl VectorMasterConfig {
             pool: 64,
             patience: Span::from_secs(30),
             join_within: Span::from_secs(600),
+            key: 0,
         }
     }
 }
@@ -283,6 +286,7 @@ fn node(config: &VectorMasterConfig, host: HostId, now: Time) -> VectorNode {
     let mut machine = Config {
         aggregators,
         commits: steps > 0,
+        key: config.key,
         ..Config::new(job, workers, vectors, secrets as u64, (secrets >> 64) as u64)
     };
     machine.members.give_up = config.patience;

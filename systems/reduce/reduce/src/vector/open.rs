@@ -73,7 +73,8 @@ impl OpenGroup {
     /// Replaces a vector by the sum of the vectors of all workers: the same bits at each of them. An empty vector is not sent.
     ///
     /// # Errors
-    /// See [`ReduceError`]. The vector is then unchanged, and the group has ended for this worker.
+    /// See [`ReduceError`]. The vector is then unchanged, but for parts of [`AllReduceConfig::part_bytes`], and the group has ended for this
+    /// worker.
     pub fn allreduce<T: Element>(&mut self, vector: &mut [T]) -> Result<(), ReduceError> {
         self.allreduce_as(vector, 0)
     }
@@ -87,7 +88,13 @@ impl OpenGroup {
         vector: &mut [T],
         label: u32,
     ) -> Result<(), ReduceError> {
-        if vector.is_empty() { Ok(()) } else { self.seat.allreduce(vector, label) }
+        if vector.is_empty() {
+            return Ok(());
+        }
+        // Floats that share an exponent stay together, so that the sums are those of the whole vector.
+        let block = self.seat.block(vector.len() as u64, T::FORMAT);
+        let most = (self.seat.config.part_bytes / T::BYTES / block).max(1) * block;
+        vector.chunks_mut(most).try_for_each(|part| self.seat.allreduce(part, label))
     }
 
     /// Returns what the worker has done so far.
