@@ -146,7 +146,7 @@ pub fn vectors(bytes: &[u8]) {
         elements: [16, 1, 5, 64][input.below(4)],
         pool: 1 + u16::from(input.u8() & 15),
     };
-    let open = (flags & 8 != 0).then(|| Open { count: vectors.steps, is_odd: flags & 128 != 0 });
+    let open = (flags & 8 != 0).then_some(Open { count: vectors.steps, is_odd: flags & 128 != 0 });
     let vectors = match open {
         // The slots of integers have room for floats too.
         Some(_) => Vectors { length: 0, format: Format::I64, steps: 0, elements: 8, ..vectors },
