@@ -140,8 +140,10 @@ impl Pool {
     /// Appends the sums of a chunk as a message carries them.
     pub(super) fn read(&self, chunk: &Chunk, registers: &[Slot], out: &mut Vec<u8>) {
         let start = out.len();
-        for slot in registers {
-            out.extend_from_slice(&slot.value.to_be_bytes());
+        out.resize(start + 8 * registers.len(), 0);
+        let (values, _) = out[start..].as_chunks_mut::<8>();
+        for (bytes, slot) in values.iter_mut().zip(registers) {
+            *bytes = slot.value.to_be_bytes();
         }
         out.truncate(start + chunk.payload_len() as usize);
     }
@@ -149,11 +151,11 @@ impl Pool {
 
 /// Returns the contents of registers as payload has them; the last one may be half full.
 fn values(payload: &[u8]) -> impl Iterator<Item = u64> {
-    payload.chunks(8).map(|bytes| {
-        let mut value = [0; 8];
-        value[..bytes.len()].copy_from_slice(bytes);
-        u64::from_be_bytes(value)
-    })
+    let (whole, rest) = payload.as_chunks::<8>();
+    let mut last = [0; 8];
+    last[..rest.len()].copy_from_slice(rest);
+    let last = (!rest.is_empty()).then_some(last);
+    whole.iter().copied().chain(last).map(u64::from_be_bytes)
 }
 
 fn write(payload: &[u8], registers: &mut [Slot]) {

@@ -4,7 +4,7 @@ use core::ops::Range;
 
 use rackweave_wire::reduce::Format;
 
-use super::block_float::{self, dequantize, quantize};
+use super::block_float;
 use super::layout::Layout;
 
 /// A vector.
@@ -70,12 +70,15 @@ impl Values {
         let range = layout.range(block);
         match self {
             Self::Integers(values) => {
-                values[range].iter().for_each(|value| out.extend_from_slice(&value.to_be_bytes()));
+                let start = out.len();
+                out.resize(start + 8 * range.len(), 0);
+                let (elements, _) = out[start..].as_chunks_mut::<8>();
+                for (bytes, value) in elements.iter_mut().zip(&values[range]) {
+                    *bytes = value.to_be_bytes();
+                }
             }
             Self::Floats(values) => {
-                let multiple = |value: &f32| quantize(*value, exponent, layout.workers);
-                let multiples = values[range].iter().map(multiple);
-                multiples.for_each(|multiple| out.extend_from_slice(&multiple.to_be_bytes()));
+                block_float::encode(&values[range], exponent, layout.workers, out);
             }
         }
     }
@@ -94,10 +97,7 @@ impl Values {
                 }
             }
             Self::Floats(values) => {
-                let (sums, _) = payload.as_chunks::<4>();
-                for (value, sum) in values[range].iter_mut().zip(sums) {
-                    *value = dequantize(i32::from_be_bytes(*sum), exponent, layout.workers);
-                }
+                block_float::decode(payload, exponent, layout.workers, &mut values[range]);
             }
         }
     }
