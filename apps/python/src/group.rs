@@ -4,7 +4,6 @@ use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
-use std::time::{Duration, Instant};
 
 use pyo3::create_exception;
 use pyo3::exceptions::{PyRuntimeError, PyValueError};
@@ -104,15 +103,10 @@ impl Master {
         py.detach(|| thread.map(JoinHandle::join));
     }
 
-    /// Waits until the job has ended, and the workers know or do not answer, but no longer than `within` seconds.
-    fn wait(&self, py: Python<'_>, within: f64) -> PyResult<()> {
-        let began = Instant::now();
-        let has_ended = || locked(&self.thread).as_ref().is_none_or(JoinHandle::is_finished);
-        while !has_ended() && began.elapsed().as_secs_f64() < within {
-            py.detach(|| std::thread::sleep(Duration::from_millis(2)));
-            py.check_signals()?;
-        }
-        Ok(())
+    /// Whether the job has ended, and the workers know or do not answer.
+    #[getter]
+    fn has_ended(&self) -> bool {
+        locked(&self.thread).as_ref().is_none_or(JoinHandle::is_finished)
     }
 }
 

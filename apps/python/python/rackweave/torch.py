@@ -616,7 +616,9 @@ class ProcessGroup(dist.ProcessGroup):
                 else:
                     if self._master is not None:
                         # The other ranks are to hear of the end.
-                        self._master.wait(_patience())
+                        until = time.monotonic() + _patience()
+                        while not self._master.has_ended and time.monotonic() < until:
+                            time.sleep(0.002)
         self._group.abort()
         self._worker.thread.join(1)
         if self._master is not None:
