@@ -63,6 +63,8 @@ pub(super) struct Flight {
     newest: Time,
     rtt: RttEstimator,
     min_rto: Span,
+    /// The longest timeout, however long sums have taken: answers are to come several times within a worker's patience.
+    max_rto: Span,
     /// How often the timeout has been doubled since the last measurement, and when. If every chunk is repeated before its sum is
     /// there, none gives a measurement (Karn's rule). Then sums come twice, which shows that the timeout was too short.
     backoff: u8,
@@ -114,6 +116,7 @@ impl Flight {
             newest: Time::ZERO,
             rtt: RttEstimator::new(),
             min_rto,
+            max_rto: Span::MAX,
             backoff: 0,
             backed_off: Time::ZERO,
             permits: 1,
@@ -132,6 +135,12 @@ impl Flight {
             let FixedTimer { timeout, threshold } = timer;
             Fixed { timer, timeout, timeouts: 0, threshold }
         });
+        self
+    }
+
+    /// The same with a timeout that is an eighth of a patience at most: a measured time also has waits for other workers in it.
+    pub(super) fn with_patience(mut self, patience: Span) -> Self {
+        self.max_rto = (patience / 8).max(self.min_rto);
         self
     }
 
@@ -293,7 +302,7 @@ impl Flight {
         }
         let measured = self.rtt.rto().unwrap_or_default().max(self.min_rto);
         let rto = measured.saturating_mul(1 << self.backoff).min(LONGEST_BACKOFF.max(measured));
-        rto.saturating_mul(1 << tries.min(16)).min(LONGEST_RTO.max(rto))
+        rto.saturating_mul(1 << tries.min(16)).min(LONGEST_RTO.max(rto)).min(self.max_rto)
     }
 
     /// Whether the chunk of a slot, which counts as lost at this time, needs a permit to be sent again. One that was overtaken does not: the sums
@@ -466,6 +475,16 @@ mod tests {
         assert_eq!(flight.find_lost(Time::from_ticks(2_000)), 1);
         assert_eq!(flight.next(Time::from_ticks(2_000)), Some((1, true)));
         assert_eq!(flight.timer(), Some(Time::from_ticks(3_000)));
+    }
+
+    #[test]
+    fn waits_for_others_do_not_make_a_timeout_as_long_as_the_patience() {
+        let mut flight = Flight::new(1, 0, (100, VecDeque::new()), 100, MIN_RTO)
+            .with_patience(Span::from_ticks(80_000));
+        let _ = flight.next(Time::ZERO);
+        flight.complete(Time::from_ticks(9_000), 0);
+        let _ = flight.next(Time::from_ticks(9_000));
+        assert_eq!(flight.timer(), Some(Time::from_ticks(19_000)), "three times 9,000 without it");
     }
 
     #[test]

@@ -609,9 +609,9 @@ impl Worker {
             self.events.push(Event::Wanted { step });
         }
         let offered = (self.offered_end, self.parts.iter().filter_map(Part::lead).collect());
-        let Config { min_rto, fixed_timer, .. } = self.config;
+        let Config { min_rto, fixed_timer, give_up, .. } = self.config;
         let flight = Flight::new(layout.pool, plan.first, offered, layout.end(), min_rto);
-        self.flight = Some(flight.with_fixed_timer(fixed_timer));
+        self.flight = Some(flight.with_fixed_timer(fixed_timer).with_patience(give_up));
     }
 
     /// The first chunk whose sum is not here.
