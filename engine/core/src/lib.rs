@@ -28,10 +28,12 @@
 //! - [`node`]: [`Node`], the contract of every protocol state machine of a host.
 //! - [`queue`]: [`Pool`] and [`Fifo`]; [`program`]: [`SwitchProgram`].
 //! - [`prefetch`](mod@prefetch): requests for cache lines ahead of their use.
+//! - [`telemetry`]: what switches write into packets.
 //! - [`rng`]: named random streams, [`Rng::stream`].
 //! - [`ranges`]: [`RangeSet`], [`Assembler`]; [`bitmap`]: [`Bitmap`]; [`rtt`]: [`RttEstimator`]; [`schedule`]: [`Schedule`]; [`text`]: texts of others.
 
 pub mod bitmap;
+pub mod carried;
 pub mod frame;
 pub mod ids;
 pub mod mixed;
@@ -44,6 +46,7 @@ pub mod ranges;
 pub mod rng;
 pub mod rtt;
 pub mod schedule;
+pub mod telemetry;
 pub mod text;
 pub mod time;
 pub mod transport;

@@ -5,6 +5,7 @@ use core::fmt;
 
 use crate::frame;
 use crate::ids::{HostId, MessageId};
+use crate::telemetry::Stamp;
 
 /// A range of a message's bytes. The driver owns the buffers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -41,6 +42,9 @@ pub struct Rank {
 
 /// A protocol's typed header. The simulator carries it unencoded; Linux encodes it.
 pub trait Header: Copy + fmt::Debug {
+    /// Whether switches write into packets with such headers ([`Header::stamp`]).
+    const STAMPED: bool = false;
+
     /// Returns the range of message bytes that the packet carries, if any.
     fn payload(&self) -> Option<Slice>;
 
@@ -75,6 +79,10 @@ pub trait Header: Copy + fmt::Debug {
     fn exchange_id(&self) -> Option<MessageId> {
         None
     }
+
+    /// Writes what a switch's port knows into the packet that leaves by it, if the packet has room. Called only if
+    /// [`Header::STAMPED`].
+    fn stamp(&mut self, _stamp: Stamp) {}
 
     /// Writes the protocol's name and the header's fields in one line.
     ///

@@ -14,8 +14,8 @@ use rackweave_sim::config::{
 };
 use rackweave_sim::{Control, Fabric, RunConfig, Threads, run_on};
 use rackweave_transport::{
-    Profile as _, TransportConfig, dcpim, dcqcn, homa, ndp, pfabric, phost, polo, sird, swift, tcp,
-    uet,
+    Profile as _, TransportConfig, dcpim, dcqcn, homa, hpcc, ndp, pfabric, phost, polo, sird,
+    swift, tcp, uet,
 };
 use rackweave_wire::Header;
 use rackweave_workload::{Pattern, SizeDist};
@@ -122,9 +122,9 @@ static TRAFFIC: [Traffic; 10] = [
     },
 ];
 
-const TRANSPORTS: [&str; 12] = [
+const TRANSPORTS: [&str; 13] = [
     "homa", "dctcp", "tcp", "ndp", "phost", "polo", "pfabric", "sird", "swift", "dcpim", "uet",
-    "dcqcn",
+    "dcqcn", "hpcc",
 ];
 
 fn transport(name: &str, fabric: &Fabric, pattern: &Pattern) -> TransportConfig {
@@ -170,6 +170,10 @@ fn transport(name: &str, fabric: &Fabric, pattern: &Pattern) -> TransportConfig 
             uet::Config { entropies: 64, ..uet::Config::uet(LINK, rtt) }.into()
         }
         "dcqcn" => dcqcn::Config::hpcc(LINK).into(),
+        "hpcc" => {
+            let full = hpcc::Config::paper(LINK, Span::from_us(1)).framing();
+            hpcc::Config::paper(LINK, fabric.base_rtt(full, 84)).into()
+        }
         "polo" => {
             let config = polo::Config::slides();
             let rtt = fabric.base_rtt(config.framing(), 84);
@@ -196,7 +200,9 @@ fn fabric(topology: Topology, name: &str) -> FabricConfig {
     let switch = match name {
         "pfabric" => SwitchConfig::default().with_pfabric(),
         "ndp" | "uet" => SwitchConfig::default().with_trim(NDP_QUEUES),
-        "dcqcn" => SwitchConfig::default().with_buffer(2_000_000).with_pfc(PfcConfig::default()),
+        "dcqcn" | "hpcc" => {
+            SwitchConfig::default().with_buffer(2_000_000).with_pfc(PfcConfig::default())
+        }
         _ => SwitchConfig::default(),
     };
     FabricConfig::new(topology)

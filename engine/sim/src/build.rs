@@ -3,9 +3,11 @@
 use std::fmt::Debug;
 use std::sync::Arc;
 
-use rackweave_core::{HostId, Mixed, Node, PayloadStore, Span, SwitchProgram, Time};
+use rackweave_core::{
+    HostId, Mixed, Node, PayloadStore, Rate, Span, SwitchProgram, Time, Transport, telemetry,
+};
 use rackweave_switch::ForwardOnly;
-use rackweave_transport::{Machine, TransportConfig};
+use rackweave_transport::{Machine, StampedMachine, TransportConfig};
 use rackweave_wire::Header;
 use rackweave_workload::{Generator, StreamMode, WorkloadError};
 
@@ -13,7 +15,7 @@ use crate::config::{
     BufferConfig, CapturePort, CircuitError, FabricConfig, Fault, FaultKind, FaultPlace, Move,
     RunConfig, StreamConfig,
 };
-use crate::fabric::{Fabric, FabricError};
+use crate::fabric::{Fabric, FabricError, LinkSpec};
 use crate::model::{Both, GroupNode, MixedGroup, MixedTransport, Model, TransportsOnly};
 use crate::parallel::{OneThread, Threads, possible_windows, run_windows, windows};
 use crate::result::RunResult;
@@ -117,6 +119,15 @@ pub enum BuildError {
         /// The number of its ports.
         ports: usize,
     },
+    /// A link whose rate in-band telemetry cannot name.
+    #[error(
+        "HPCC's packets cannot name links of {0}: in-band telemetry has codes for {rates}",
+        rates = telemetry::rates()
+    )]
+    StampedRate(Rate),
+    /// A transport that reads what switches write into packets, and a group system.
+    #[error("{0} cannot run beside a group system: switches do not write into such packets")]
+    StampedBesideGroup(&'static str),
     /// The time limit is not after the warm-up and the start of port statistics.
     #[error(
         "the time limit must be above zero, beyond the warm-up and the start of port statistics"
@@ -292,27 +303,64 @@ fn run_with(
     if kinds.len() > MAX_TRANSPORTS {
         return Err(BuildError::TooManyTransports(kinds.len()));
     }
-    let kinds = &kinds;
-    let build = |division: Option<Division>| {
-        let of_shard = division.clone();
-        let has = move |host| of_shard.as_ref().is_none_or(|division| division.has(host));
-        let transports = move |host| match has(host) {
-            true => kinds.iter().map(|kind| kind.machine(host)).collect(),
-            false => Vec::new(),
+    let window = windows(config, &fabric).ok();
+    let run = Run { config, fabric: &fabric, kinds: &kinds, instances: &instances, window };
+    if !kinds.iter().any(|kind| kind.reads_stamps()) {
+        return run.with(TransportConfig::machine, threads, control);
+    }
+    let nameless = |link: &&LinkSpec| telemetry::rate_code(link.rate).is_none();
+    if let Some(link) = fabric.links().iter().find(nameless) {
+        return Err(BuildError::StampedRate(link.rate));
+    }
+    let machine = |kind: &TransportConfig, host| StampedMachine::new(kind.machine(host));
+    let (mut result, captured) = run.with(machine, threads, control)?.split_capture();
+    result.capture = captured.into_iter().map(|packet| packet.map(|it| it.header)).collect();
+    Ok(result)
+}
+
+/// A run of transports only that has been checked.
+struct Run<'a> {
+    config: &'a RunConfig,
+    fabric: &'a Arc<Fabric>,
+    kinds: &'a [&'a TransportConfig],
+    instances: &'a [u8],
+    /// The windows that it is divided into.
+    window: Option<Span>,
+}
+
+impl Run<'_> {
+    /// Runs it with these machines.
+    fn with<T>(
+        &self,
+        machine: impl Fn(&TransportConfig, HostId) -> T + Copy + Sync,
+        threads: Threads<'_>,
+        control: &Control,
+    ) -> Result<RunResult<T::Header>, BuildError>
+    where
+        T: Transport<Header: Send> + Debug,
+    {
+        let &Self { config, fabric, kinds, instances, window } = self;
+        let build = |division: Option<Division>| {
+            let of_shard = division.clone();
+            let has = move |host| of_shard.as_ref().is_none_or(|division| division.has(host));
+            let transports = move |host| match has(host) {
+                true => kinds.iter().map(|kind| machine(kind, host)).collect(),
+                false => Vec::new(),
+            };
+            World::<TransportsOnly<T>>::new(Setup {
+                streams: streams(config, instances, fabric)?,
+                transports: Box::new(transports),
+                division,
+                ..setup(config, Arc::clone(fabric), |_| ForwardOnly::new())
+            })
         };
-        World::<TransportsOnly<Machine>>::new(Setup {
-            streams: streams(config, &instances, &fabric)?,
-            transports: Box::new(transports),
-            division,
-            ..setup(config, Arc::clone(&fabric), |_| ForwardOnly::new())
-        })
-    };
-    match windows(config, &fabric) {
-        Ok(window) => {
-            let build = |division| build(Some(division));
-            run_windows(&build, (&fabric, window), threads, control)
+        match window {
+            Some(window) => {
+                let build = |division| build(Some(division));
+                run_windows(&build, (fabric, window), threads, control)
+            }
+            None => Ok(build(None)?.run(control)),
         }
-        Err(_) => Ok(build(None)?.run(control)),
     }
 }
 
@@ -356,6 +404,9 @@ where
     // One transport number is reserved for the packets of nodes.
     if kinds.len() >= MAX_TRANSPORTS {
         return Err(BuildError::TooManyTransports(kinds.len() + 1));
+    }
+    if let Some(kind) = kinds.iter().find(|kind| kind.reads_stamps()) {
+        return Err(BuildError::StampedBesideGroup(kind.name()));
     }
     let machine = |kind: &TransportConfig, host| MixedTransport::new(kind.machine(host));
     let mixed = |Attached { node, hosts }| Attached { node: MixedGroup::new(node), hosts };

@@ -5,6 +5,7 @@ use core::convert::Infallible;
 use core::fmt::Debug;
 use core::marker::PhantomData;
 
+use rackweave_core::carried::{Carried, Carrier};
 use rackweave_core::{
     Event, Framing, Header, HostId, MessageId, Mixed, Node, Packet, PayloadStore, Placement,
     Refused, Submit, SwitchProgram, Time, Transport,
@@ -123,115 +124,41 @@ where
     type Payloads = B;
 }
 
-/// A transport on a network whose packets it shares with a group system's.
+/// The packets of a transport among those of a group system.
 #[derive(Debug)]
-pub struct MixedTransport<T, G>(T, PhantomData<G>);
+pub struct BesideGroup<G>(PhantomData<G>, Infallible);
 
-impl<T, G> MixedTransport<T, G> {
-    /// Puts a transport on the mixed network.
-    #[must_use]
-    pub const fn new(transport: T) -> Self {
-        Self(transport, PhantomData)
-    }
-}
-
-impl<T: Transport, G: Header> Node for MixedTransport<T, G> {
+impl<T: Transport, G: Header> Carrier<T> for BesideGroup<G> {
     type Header = Mixed<T::Header, G>;
-    type Event = Event;
-    type Placement = Placement;
 
-    fn handle_packet(&mut self, now: Time, port: u8, packet: &Packet<Self::Header>) -> Placement {
+    #[inline]
+    fn handle_packet(
+        transport: &mut T,
+        now: Time,
+        port: u8,
+        packet: &Packet<Self::Header>,
+    ) -> Placement {
         match packet.header {
-            Mixed::Transport(header) => self.0.handle_packet(now, port, &packet.map(|_| header)),
+            Mixed::Transport(header) => transport.handle_packet(now, port, &packet.map(|_| header)),
             Mixed::Group(_) => Placement::Discard,
         }
     }
 
-    fn handle_timeout(&mut self, now: Time) {
-        self.0.handle_timeout(now);
-    }
-
-    fn poll_transmit(&mut self, now: Time, port: u8) -> Option<Packet<Self::Header>> {
-        Some(self.0.poll_transmit(now, port)?.map(Mixed::Transport))
-    }
-
-    fn poll_timeout(&self) -> Option<Time> {
-        self.0.poll_timeout()
-    }
-
-    fn poll_event(&mut self) -> Option<Event> {
-        self.0.poll_event()
+    #[inline]
+    fn poll_transmit(transport: &mut T, now: Time, port: u8) -> Option<Packet<Self::Header>> {
+        Some(transport.poll_transmit(now, port)?.map(Mixed::Transport))
     }
 
     #[inline]
-    fn prefetch(&self) {
-        self.0.prefetch();
-    }
-
-    #[inline]
-    fn prefetch_for(&self, packet: &Packet<Self::Header>) {
+    fn prefetch_for(transport: &T, packet: &Packet<Self::Header>) {
         if let Mixed::Transport(header) = packet.header {
-            self.0.prefetch_for(&packet.map(|_| header));
+            transport.prefetch_for(&packet.map(|_| header));
         }
     }
 }
 
-impl<T: Transport, G: Header> Transport for MixedTransport<T, G> {
-    fn submit(&mut self, now: Time, message: Submit) -> Result<(), Refused> {
-        self.0.submit(now, message)
-    }
-
-    fn cancel(&mut self, now: Time, peer: HostId, id: MessageId) {
-        self.0.cancel(now, peer, id);
-    }
-
-    fn is_arriving(&self, peer: HostId, id: MessageId) -> bool {
-        self.0.is_arriving(peer, id)
-    }
-
-    fn is_leaving(&self, peer: HostId, id: MessageId) -> bool {
-        self.0.is_leaving(peer, id)
-    }
-
-    fn framing(&self) -> Framing {
-        self.0.framing()
-    }
-
-    fn open(&mut self, now: Time, stream: rackweave_core::Open) -> Result<(), Refused> {
-        self.0.open(now, stream)
-    }
-
-    fn write(
-        &mut self,
-        now: Time,
-        peer: HostId,
-        id: MessageId,
-        bytes: u64,
-        end: bool,
-    ) -> Result<(), Refused> {
-        self.0.write(now, peer, id, bytes, end)
-    }
-
-    fn consume(&mut self, now: Time, peer: HostId, id: MessageId, bytes: u64) {
-        self.0.consume(now, peer, id, bytes);
-    }
-
-    fn peer_restarted(&mut self, now: Time, peer: HostId) {
-        self.0.peer_restarted(now, peer);
-    }
-
-    fn round_trips(&self) -> Vec<rackweave_core::RoundTrip> {
-        self.0.round_trips()
-    }
-
-    fn not_admitted(&self) -> u64 {
-        self.0.not_admitted()
-    }
-
-    fn recovery_counters(&self) -> rackweave_core::RecoveryCounters {
-        self.0.recovery_counters()
-    }
-}
+/// A transport on a network whose packets it shares with a group system's.
+pub type MixedTransport<T, G> = Carried<T, BesideGroup<G>>;
 
 /// A group system's node on a network whose packets it shares with transports.
 #[derive(Debug)]

@@ -3,6 +3,8 @@
 use std::error::Error;
 use std::sync::Arc;
 
+use rackweave_core::carried::{Carried, Carrier};
+use rackweave_core::telemetry::{Stack, Stamped};
 use rackweave_core::{
     Event, Framing, HostId, MessageId, Node, Open, Packet, Placement, Rate, RecoveryCounters,
     Refused, RoundTrip, Span, Submit, Time, Transport,
@@ -84,7 +86,7 @@ macro_rules! define_transports {
             fn handle(&mut self, now: Time, port: u8, packet: &Packet<Header>) -> Placement {
                 match (self, packet.header) {
                     $((Self::$variant(machine), Header::$variant(header)) => {
-                        machine.handle_packet(now, port, &packet.map(|_| header))
+                        machine.handle_packet(now, port, &packet.map(|_| header.into()))
                     })+
                     // A packet of another transport at this one's port.
                     _ => Placement::Discard,
@@ -95,7 +97,7 @@ macro_rules! define_transports {
             fn read_ahead(&self, packet: &Packet<Header>) {
                 match (self, packet.header) {
                     $((Self::$variant(machine), Header::$variant(header)) => {
-                        machine.prefetch_for(&packet.map(|_| header));
+                        machine.prefetch_for(&packet.map(|_| header.into()));
                     })+
                     _ => {}
                 }
@@ -167,6 +169,12 @@ impl TransportConfig {
     #[must_use]
     pub fn has_streams(&self) -> bool {
         for_config!(self, config => config.has_streams())
+    }
+
+    /// Whether the transport needs switches that write into its packets; see [`Profile::reads_stamps`].
+    #[must_use]
+    pub fn reads_stamps(&self) -> bool {
+        for_config!(self, config => Profile::reads_stamps(&**config))
     }
 
     /// When messages are lost, if the transport repairs nothing; see [`Profile::lost_after`].
@@ -316,6 +324,43 @@ impl Transport for Machine {
         delegate!(self, machine => machine.recovery_counters())
     }
 }
+
+/// The packets of a [`Machine`] on a network whose switches write into packets with room.
+#[derive(Debug)]
+pub struct Stamping(core::convert::Infallible);
+
+impl Carrier<Machine> for Stamping {
+    type Header = Stamped<Header>;
+
+    #[inline]
+    fn handle_packet(
+        machine: &mut Machine,
+        now: Time,
+        port: u8,
+        packet: &Packet<Self::Header>,
+    ) -> Placement {
+        let Stamped { header, stack, .. } = packet.header;
+        match (machine, header) {
+            (Machine::Hpcc(machine), Header::Hpcc(header)) => {
+                machine.handle_packet(now, port, &packet.map(|_| header.with_stack(stack)))
+            }
+            (machine, header) => machine.handle(now, port, &packet.map(|_| header)),
+        }
+    }
+
+    #[inline]
+    fn poll_transmit(machine: &mut Machine, now: Time, port: u8) -> Option<Packet<Self::Header>> {
+        if let Machine::Hpcc(machine) = machine {
+            return Some(machine.poll_transmit(now, port)?.map(Stamped::from));
+        }
+        let (stack, collects) = (Stack::default(), false);
+        Some(machine.poll_transmit(now, port)?.map(|header| Stamped { header, stack, collects }))
+    }
+}
+
+/// A [`Machine`] on a network whose switches write into packets, which transports need that
+/// [read stamps](TransportConfig::reads_stamps).
+pub type StampedMachine = Carried<Machine, Stamping>;
 
 #[cfg(test)]
 mod tests {

@@ -114,6 +114,13 @@ pub trait Profile: Clone {
         false
     }
 
+    /// Whether the transport needs switches that write into its packets ([`rackweave_core::telemetry`]): then its machines are
+    /// [`crate::StampedMachine`]s.
+    #[must_use]
+    fn reads_stamps(&self) -> bool {
+        false
+    }
+
     /// The time after [`Event::Sent`] after which a message that has not arrived never will, of a transport that repairs nothing;
     /// `None` if it repairs losses, or reports them.
     #[must_use]

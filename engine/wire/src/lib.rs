@@ -1,6 +1,6 @@
 //! Packet headers: typed structs that the state machines use, and their encodings.
 //!
-//! - [`homa`], [`tcp`], [`ndp`], [`phost`], [`polo`], [`pfabric`], [`sird`], [`swift`], [`dcpim`], [`uet`], [`dcqcn`], [`datagram`]: the headers of one
+//! - [`homa`], [`tcp`], [`ndp`], [`phost`], [`polo`], [`pfabric`], [`sird`], [`swift`], [`dcpim`], [`uet`], [`dcqcn`], [`hpcc`], [`datagram`]: the headers of one
 //!   protocol each; [`external`]: that of transports outside of the repository; [`Codec`]: their common interface, and [`Exchange`] that of most. [`transports!`] lists them.
 //! - [`orca`], [`frisbee`], [`reduce`]: the packets of group systems.
 //! - [`Header`]: the header of any transport; [`frame`]: with Ethernet and IPv4 in front; [`overlay`]: inside a UDP
@@ -37,6 +37,7 @@ pub mod external;
 pub mod frame;
 pub mod frisbee;
 pub mod homa;
+pub mod hpcc;
 mod malformed;
 pub mod ndp;
 pub mod orca;
@@ -88,6 +89,8 @@ macro_rules! transports {
             Uet => uet,
             /// RoCEv2 with DCQCN (SIGCOMM 2015), over switches that pause.
             Dcqcn => dcqcn,
+            /// HPCC (SIGCOMM 2019), with windows that follow what switches write into packets.
+            Hpcc => hpcc,
             /// Datagrams over UDP, without any reaction to congestion.
             Datagram => datagram,
             /// A transport that is not in this repository.

@@ -65,7 +65,7 @@ pub enum Interpolation {
 
 impl SizeDist {
     /// The names that [`SizeDist::named`] accepts.
-    pub const NAMES: [&str; 8] = tables::NAMES;
+    pub const NAMES: [&str; 10] = tables::NAMES;
 
     /// Returns a published distribution. Case, blanks and hyphens in the name are ignored.
     ///

@@ -30,6 +30,8 @@ pub(crate) enum Curve {
     Packets(&'static [Packets]),
     /// A CDF that is linear between (packets of 1460 bytes, cdf).
     Linear(&'static [(u64, f64)]),
+    /// The same between (bytes, cdf).
+    Bytes(&'static [(u64, f64)]),
 }
 
 /// A line from one (packets, cdf) to another, divided into equal steps and read at some of them.
@@ -47,10 +49,10 @@ impl Packets {
 }
 
 /// The names as users write them.
-pub(crate) const NAMES: [&str; 8] =
-    ["W1", "W2", "W3", "W4", "W5", "websearch", "datamining", "IMC10"];
+pub(crate) const NAMES: [&str; 10] =
+    ["W1", "W2", "W3", "W4", "W5", "websearch", "datamining", "IMC10", "websearchHPCC", "FBHadoop"];
 
-pub(crate) static PUBLISHED: [Published; 8] = [
+pub(crate) static PUBLISHED: [Published; 10] = [
     Published {
         name: NAMES[0],
         description: "Facebook's memcached servers (ETC)",
@@ -104,6 +106,20 @@ pub(crate) static PUBLISHED: [Published; 8] = [
         source: "Benson, Akella, Maltz, Network Traffic Characteristics of Data Centers in the \
                  Wild, IMC 2010; as used in dcPIM, SIGCOMM 2022",
         curve: Curve::Linear(&IMC10),
+    },
+    Published {
+        name: NAMES[8],
+        description: "web search, as HPCC draws it",
+        source: "Alizadeh et al., Data Center TCP (DCTCP), SIGCOMM 2010; as used in HPCC, SIGCOMM \
+                 2019 (WebSearch_distribution.txt)",
+        curve: Curve::Bytes(&WEB_SEARCH_HPCC),
+    },
+    Published {
+        name: NAMES[9],
+        description: "Facebook's Hadoop clusters, as HPCC draws them",
+        source: "Roy et al., Inside the Social Network's (Datacenter) Network, SIGCOMM 2015; as \
+                 used in HPCC, SIGCOMM 2019 (FbHdp_distribution.txt)",
+        curve: Curve::Bytes(&FB_HADOOP),
     },
 ];
 
@@ -260,6 +276,45 @@ static IMC10: [(u64, f64); 12] = [
     (2107, 1.0),
 ];
 
+/// The files begin with size 0.
+static WEB_SEARCH_HPCC: [(u64, f64); 12] = [
+    (1, 0.0),
+    (10_000, 0.15),
+    (20_000, 0.2),
+    (30_000, 0.3),
+    (50_000, 0.4),
+    (80_000, 0.53),
+    (200_000, 0.6),
+    (1_000_000, 0.7),
+    (2_000_000, 0.8),
+    (5_000_000, 0.9),
+    (10_000_000, 0.97),
+    (30_000_000, 1.0),
+];
+
+static FB_HADOOP: [(u64, f64); 20] = [
+    (1, 0.0),
+    (100, 0.01),
+    (200, 0.02),
+    (300, 0.05),
+    (350, 0.15),
+    (400, 0.2),
+    (500, 0.3),
+    (600, 0.4),
+    (700, 0.5),
+    (1000, 0.6),
+    (2000, 0.67),
+    (7000, 0.7),
+    (30_000, 0.72),
+    (50_000, 0.82),
+    (80_000, 0.87),
+    (120_000, 0.9),
+    (300_000, 0.95),
+    (1_000_000, 0.975),
+    (2_000_000, 0.99),
+    (10_000_000, 1.0),
+];
+
 impl Curve {
     pub(crate) fn pieces(&self) -> Vec<Piece> {
         match self {
@@ -271,6 +326,7 @@ impl Curve {
                 let points: Vec<_> = rows.iter().map(|&(n, cdf)| (n * 1460, cdf)).collect();
                 pieces_of(&points, Interpolation::Linear)
             }
+            Self::Bytes(rows) => pieces_of(rows, Interpolation::Linear),
         }
     }
 }

@@ -230,7 +230,7 @@ const ALL_FAULTS: [&str; 7] =
     ["loss", "corruption", "duplication", "reordering", "down", "pause", "crash"];
 
 /// The keys of each transport that repairs losses.
-const TRANSPORTS: [&str; 19] = [
+const TRANSPORTS: [&str; 21] = [
     "name = \"homa\"",
     "name = \"homa\"\nprofile = \"linux\"",
     "name = \"homa\"\nprofile = \"leverage-homa\"",
@@ -246,6 +246,8 @@ const TRANSPORTS: [&str; 19] = [
     "name = \"uet\"\nprofile = \"uet-nscc\"",
     "name = \"dcqcn\"",
     "name = \"dcqcn\"\nselective_repeat = true\nspray = true",
+    "name = \"hpcc\"",
+    "name = \"hpcc\"\nselective_repeat = true\nspray = true",
     "name = \"tcp\"",
     "name = \"tcp\"\nhandshake = true",
     "name = \"dctcp\"",

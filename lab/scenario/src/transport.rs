@@ -5,6 +5,7 @@ mod dcpim;
 mod dcqcn;
 mod external;
 mod homa;
+mod hpcc;
 mod oracle;
 mod pfabric;
 mod polo;
@@ -27,6 +28,7 @@ pub use self::external::{
     Congestion, External, KeysError, PlugInError, Plugin, plug_in, plugins, refused_name,
 };
 use self::homa::HomaKeys;
+use self::hpcc::HpccKeys;
 use self::oracle::OracleKeys;
 pub use self::oracle::check as check_oracle;
 use self::pfabric::PFabricKeys;
@@ -216,6 +218,12 @@ transports! {
         profiles: &["hpcc", "paper"],
         sources: &["SIGCOMM 2015", "SIGCOMM 2019"],
     };
+    Hpcc: HpccKeys = About {
+        name: "hpcc",
+        description: "windows by what switches write into packets: queue, sent bytes, time, rate (INT); PFC",
+        profiles: &[],
+        sources: &["SIGCOMM 2019"],
+    };
     Datagram: DatagramKeys = About {
         name: "datagram",
         description: "what UDP does: line rate, one way, lost is lost; for background load",
@@ -287,7 +295,8 @@ pub fn queues(
     let keys = chosen.as_ref().map(|chosen| &chosen.keys);
     let trim_at_product = matches!(keys, Some(Keys::Uet(_)));
     // Real switches pause or do not, whatever a scenario says.
-    let pfc = matches!(keys, Some(Keys::Dcqcn(_))) && world != World::Testbed && !fabric.is_pod();
+    let pauses = matches!(keys, Some(Keys::Dcqcn(_) | Keys::Hpcc(_)));
+    let pfc = pauses && world != World::Testbed && !fabric.is_pod();
     Queues { marking: fabric.marking_of(world, marking), trim_at_product, pfc }
 }
 
@@ -356,6 +365,13 @@ impl Chosen {
                 .place()
                 .bad("name", message)
                 .with_help("`rackweave run` simulates it"));
+        }
+        if world == World::Testbed && matches!(self.keys, Keys::Hpcc(_)) {
+            let message = "hpcc needs switches that write their queues into packets (in-band \
+                           telemetry): neither the user-space switch nor Linux does";
+            return Err(self.place().bad("name", message).with_help(
+                "`rackweave run` simulates it; on hosts swift measures delays instead",
+            ));
         }
         let mut config = self.keys.resolve(self.place(), fabric, carried)?;
         let of_processes = (world == World::Testbed).then_some(PATIENCE_OF_PROCESSES);

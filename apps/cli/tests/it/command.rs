@@ -351,6 +351,7 @@ fn lists_are_tables_and_documents() {
             "dcpim",
             "uet",
             "dcqcn",
+            "hpcc",
             "datagram",
             "srpt-oracle",
             "orca",

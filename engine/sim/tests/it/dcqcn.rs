@@ -40,6 +40,29 @@ fn two_long_flows_get_fair_shares_of_a_full_link_and_lose_nothing() {
     }
 }
 
+/// Theory: after its n-th increase a rate that was halved misses 2^-(n+1) of the link. The network polls a link by itself only
+/// when a packet has arrived, here ten packets later.
+#[test]
+fn a_rate_just_below_that_of_the_link_is_kept_on_long_cables() {
+    let interval = Span::from_ms(2);
+    let transport = dcqcn::Config {
+        cut_interval: interval,
+        raise_interval: interval,
+        fast_recovery: u32::MAX,
+        ..hpcc()
+    };
+    // The second message makes marks; its queue is gone after the cut.
+    let rows = [(0.0, 1, 0, 4_000_000_000), (100.0, 2, 0, 100_000)];
+    let fabric = lossless(3).with_link_delay(Span::from_us(12));
+    let mut config = config(fabric, vec![stream(transport.into(), trace(&rows))]);
+    config.measure.verify = false;
+    config.measure.warmup = Span::from_ms(20);
+    config.measure.time_limit = Span::from_ms(30);
+    let kept = utilisation(&run_until(&config, End::TimeLimit), "h1->switch0");
+    // From 7 to 14 increases.
+    assert!(kept > 1.0 - 0.5_f64.powi(8) && kept < 1.0 - 0.5_f64.powi(16), "{kept}");
+}
+
 #[test]
 fn eight_to_one_loses_nothing_and_keeps_the_link_busy() {
     let bytes = 10_000_000;

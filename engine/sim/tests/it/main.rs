@@ -5,6 +5,7 @@ mod collectives;
 mod common;
 mod dcqcn;
 mod examples;
+mod hpcc;
 mod leverage;
 mod many_senders;
 mod pfc;

@@ -99,7 +99,8 @@ fn transports() -> Vec<(&'static str, FabricConfig, TransportConfig)> {
         ("dcpim", drops.clone(), dcpim(&drops)),
         ("uet", trims.clone(), uet_over.0),
         ("eqds", trims, eqds_over.0),
-        ("dcqcn", lossless(drops), dcqcn::Config::hpcc(G10).into()),
+        ("dcqcn", lossless(drops.clone()), dcqcn::Config::hpcc(G10).into()),
+        ("hpcc", lossless(drops.clone()), hpcc(&drops)),
     ]
 }
 

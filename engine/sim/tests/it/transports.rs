@@ -175,7 +175,7 @@ fn incast_completes_over_every_transport_each_byte_once() {
         {
             let pattern = incast(Some(senders), bytes);
             // RoCEv2 is for networks that do not drop.
-            let fabric = if name == "dcqcn" { pausing(fabric) } else { fabric };
+            let fabric = if matches!(name, "dcqcn" | "hpcc") { pausing(fabric) } else { fabric };
             let result = run_to_completion(&config(fabric, vec![stream(transport, pattern)]));
             assert_eq!(result.messages.len() as u32, senders);
             assert_eq!(result.verified_messages, u64::from(senders), "{name}");

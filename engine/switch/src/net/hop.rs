@@ -6,7 +6,9 @@ use rackweave_core::{
 };
 
 use super::nic::Edge;
-use super::{CHARGED, COUNTED, CROSSING, Consumed, FAULTY, METERED, Net, Node32, PACED, TAPPED};
+use super::{
+    CHARGED, COUNTED, CROSSING, Consumed, FAULTY, METERED, Net, Node32, PACED, STAMPING, TAPPED,
+};
 use crate::fabric::{Node, serialisation};
 
 impl<P: SwitchProgram, B: PayloadStore<P::Header>> Net<P, B> {
@@ -402,6 +404,9 @@ impl<P: SwitchProgram, B: PayloadStore<P::Header>> Net<P, B> {
     #[inline(never)]
     pub(super) fn record(&mut self, link: u32, packet: PacketRef, start: Time) {
         let special = self.links[link as usize].special;
+        if P::Header::STAMPED && special & STAMPING != 0 {
+            self.stamp(link, packet, start);
+        }
         if special & COUNTED != 0 {
             let counts = &mut self.counts[link as usize];
             counts.frames += 1;

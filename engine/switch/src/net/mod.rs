@@ -34,6 +34,7 @@ mod payload;
 mod pfc;
 mod read_ahead;
 mod shard;
+mod stamps;
 mod stats;
 #[cfg(test)]
 mod tests;
@@ -66,6 +67,7 @@ use self::meters::Meters;
 use self::nic::Nics;
 use self::pfc::Lossless;
 use self::shard::Shard;
+use self::stamps::Stamper;
 use self::stats::{LinkCounts, PortStats, Taps};
 
 /// The configuration of a [`Net`].
@@ -179,6 +181,8 @@ pub struct Net<P: SwitchProgram, B: PayloadStore<P::Header> = ()> {
     shard: Option<Box<Shard<P::Header>>>,
     /// The state of PFC, if switches pause.
     lossless: Option<Box<Lossless>>,
+    /// What ports write into packets; empty if these have no room.
+    stampers: Vec<Stamper>,
 }
 
 /// Numbers of components in the event queue; links come first.
@@ -265,7 +269,7 @@ struct Link {
     to: Node32,
     /// Index of the link's rate and delay in [`Net::kinds`].
     kind: u16,
-    /// Bits of [`FAULTY`], [`TAPPED`], [`COUNTED`], [`METERED`], [`CROSSING`] and [`CHARGED`]; zero on most links.
+    /// Bits of [`FAULTY`], [`TAPPED`], [`COUNTED`], [`METERED`], [`CROSSING`], [`CHARGED`] and [`STAMPING`]; zero on most links.
     special: u8,
     /// Bits of [`DOWN`] and [`PACED`]; zero on most links, whose packets may be sent as soon as they are free.
     gate: u8,
@@ -309,6 +313,8 @@ const METERED: u8 = 8;
 const CROSSING: u8 = 16;
 /// The switch at the link's end counts by PFC what arrives.
 const CHARGED: u8 = 32;
+/// The port before the link writes into packets ([`Header::STAMPED`]).
+const STAMPING: u8 = 64;
 
 /// A rate and a delay: a fabric has few different ones.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -432,9 +438,11 @@ impl<P: SwitchProgram, B: PayloadStore<P::Header>> Net<P, B> {
             consumed: VecDeque::new(),
             ocs: fabric.has_ocs().then(|| Box::new(Ocs::new(config.moves, &fabric))),
             lossless,
+            stampers: Vec::new(),
             fabric,
         };
         net.mark_crossing_ports();
+        net.mark_stamping_ports();
         net.mark_paced_ports();
         net.start_faults();
         net.start_moves();

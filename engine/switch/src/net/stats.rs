@@ -1,6 +1,8 @@
 //! Statistics of a network: counters, ports, queue samples and captures.
 
-use rackweave_core::{DropReason, Packet, PacketRef, PayloadStore, Span, SwitchProgram, Time};
+use rackweave_core::{
+    DropReason, Header, Packet, PacketRef, PayloadStore, Span, SwitchProgram, Time,
+};
 
 use super::nic::Edge;
 use super::{Link, Net, TAPPED};
@@ -158,6 +160,16 @@ pub struct Captured<H> {
 }
 
 impl<H> Captured<H> {
+    /// Converts the packet's header.
+    #[must_use]
+    pub fn map<G>(self, f: impl FnOnce(H) -> G) -> Captured<G>
+    where
+        H: Header,
+    {
+        let Self { at, interface, packet, head } = self;
+        Captured { at, interface, packet: packet.map(f), head }
+    }
+
     /// The sort key of the packet among all captured packets.
     const fn place(&self) -> (Time, u32) {
         (self.at, self.interface)

@@ -21,7 +21,6 @@ use rackweave_core::{Assembler, HostId, Span};
 
 pub(crate) use arriving::note_acknowledged;
 pub use arriving::{Arrival, Arriving, Place};
-#[cfg(test)]
 pub(crate) use driven::Body;
 pub use driven::{Driven, Scheme, Sending};
 pub(crate) use exchanges::{Awaiting, Exchanges, Known, Limits, State};

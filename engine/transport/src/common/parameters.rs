@@ -29,6 +29,9 @@ pub trait Parameters: Debug + Clone {
     /// See [`Profile::counts_feedback`].
     const COUNTS_FEEDBACK: bool = false;
 
+    /// See [`Profile::reads_stamps`].
+    const READS_STAMPS: bool = false;
+
     /// What it has in common with the others.
     fn common(&self) -> &Config;
 
@@ -87,6 +90,10 @@ impl<P: Parameters> Profile for P {
 
     fn counts_feedback(&self) -> bool {
         P::COUNTS_FEEDBACK
+    }
+
+    fn reads_stamps(&self) -> bool {
+        P::READS_STAMPS
     }
 
     fn over_udp(mut self) -> Self {

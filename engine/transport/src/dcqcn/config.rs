@@ -1,11 +1,12 @@
 //! DCQCN's parameters.
 
-use rackweave_core::{Rate, Span, frame};
+use rackweave_core::{Rate, Span};
 use rackweave_wire::dcqcn::size;
 
 use crate::common::Parameters;
 use crate::exchange::{self, InvalidConfig, in_order, rule};
 use crate::profile::Surroundings;
+use crate::rdma::{Repair, check_min_rate, min_rate};
 
 /// Parameters of RoCEv2 with DCQCN. Sections are those of its paper (SIGCOMM'15); HPCC's are those of SIGCOMM'19 and of the scripts of
 /// its simulator.
@@ -36,19 +37,10 @@ pub struct Config {
     pub additive: Rate,
     /// By how much it grows from then on.
     pub hyper: Rate,
-    /// Every n-th packet asks for an acknowledgement.
-    pub ack_every: u32,
     /// The most packets of a message in flight (HPCC, section 5.1: DCQCN+win); `u32::MAX` for no window.
     pub window: u32,
-    /// Whether receivers keep packets that arrive out of order, and senders repeat only what is missing; otherwise all from the
-    /// missing one on are sent again (go-back-N).
-    pub selective_repeat: bool,
-    /// The shortest time between two NACKs for the same packet.
-    pub nack_interval: Span,
-    /// Time without progress after which the first missing packet is sent again. Each further time doubles it, up to eight times.
-    pub rto: Span,
-    /// Priority of data in switches.
-    pub data_priority: u8,
+    /// Repair and acknowledgements.
+    pub repair: Repair,
     /// Interval at which a client that awaits its response asks the server for it.
     pub ask_interval: Span,
 }
@@ -61,12 +53,7 @@ impl Config {
             // In order, by one path for each pair of hosts. The timeout and the bounds of memory are our choice.
             common: exchange::Config { spray: false, ..exchange::Config::USUAL },
             link,
-            // `MIN_RATE`, but no more than a tenth of the link.
-            min_rate: Rate(match link.0 {
-                0..10_000_000 => link.0,
-                10_000_000..10_000_000_000 => link.0 / 10,
-                _ => 1_000_000_000,
-            }),
+            min_rate: min_rate(link),
             // In the simulator the acknowledgement of each marked packet tells of it.
             cnp_interval: Span::ZERO,
             gain: 1.0 / 256.0,
@@ -78,12 +65,8 @@ impl Config {
             // 5 and 50 Mbps at 25 Gbps, and in proportion.
             additive: Rate(link.0 / 5_000),
             hyper: Rate(link.0 / 500),
-            ack_every: 1,
             window: u32::MAX,
-            selective_repeat: false,
-            nack_interval: Span::from_us(500),
-            rto: Span::from_ms(4),
-            data_priority: 3,
+            repair: Repair::HPCC,
             ask_interval: Span::from_ms(8),
         }
     }
@@ -109,13 +92,8 @@ impl Config {
     /// These parameters with timeouts for processes, which may have to wait for a processor for milliseconds (our choice).
     #[must_use]
     pub const fn for_hosts(mut self) -> Self {
-        self.rto = Span::from_ms(16);
+        self.repair = self.repair.for_hosts();
         self
-    }
-
-    /// The timeout after this number of them without progress.
-    pub(super) fn timeout(&self, timeouts: u32) -> Span {
-        self.rto.saturating_mul(1 << timeouts.min(3))
     }
 }
 
@@ -141,7 +119,7 @@ impl Parameters for Config {
 
     /// The acknowledgements that are asked for, and that of the whole.
     fn control_packets(&self, _: f64, packets: f64, _: &Surroundings) -> [f64; 2] {
-        [0.0, (packets / f64::from(self.ack_every)).ceil().max(1.0)]
+        [0.0, (packets / f64::from(self.repair.ack_every)).ceil().max(1.0)]
     }
 
     fn validate(&self) -> Result<(), InvalidConfig> {
@@ -150,11 +128,10 @@ impl Parameters for Config {
             ("min_rate", self.min_rate.0 > 0),
             ("alpha_interval", self.alpha_interval > Span::ZERO),
             ("cut_interval", self.cut_interval > Span::ZERO),
-            ("ack_every", self.ack_every > 0),
-            ("rto", self.rto > Span::ZERO),
             ("ask_interval", self.ask_interval > Span::ZERO),
         ];
-        self.common.check(&own, &[self.data_priority])?;
+        self.repair.check()?;
+        self.common.check(&own, &[self.repair.data_priority])?;
         rule(self.gain > 0.0 && self.gain <= 1.0, "gain", || {
             "gain must be above 0 and at most 1".to_owned()
         })?;
@@ -162,22 +139,19 @@ impl Parameters for Config {
         rule(self.raise_interval >= Span::from_us(1), "raise_interval", || {
             "raise_interval must be at least 1 us".to_owned()
         })?;
-        let packet =
-            self.min_rate.span_of(frame::wire_bytes(size::DATA + self.common.max_payload).into());
-        rule(packet < self.common.patience, "min_rate", || {
-            format!(
-                "a packet at min_rate takes {packet}, after which a receiver has forgotten its message"
-            )
-        })?;
+        let full = self.common.header_bytes + self.common.max_payload;
+        check_min_rate(self.min_rate, full, self.common.patience)?;
         in_order(("additive", self.additive), ("hyper", self.hyper))?;
-        in_order(("ack_every", self.ack_every), ("window", self.window))?;
-        let longest = self.timeout(u32::MAX).max(self.ask_interval);
+        in_order(("ack_every", self.repair.ack_every), ("window", self.window))?;
+        let longest = self.repair.longest_timeout().max(self.ask_interval);
         self.common.check_patience(longest, "eight times rto and ask_interval")
     }
 
     #[cfg(any(test, feature = "testkit"))]
     fn examples(link: Rate) -> Vec<Self> {
-        let selective = Self { selective_repeat: true, ..Self::paper(link) };
+        let paper = Self::paper(link);
+        let repair = Repair { selective: true, ..paper.repair };
+        let selective = Self { repair, ..paper };
         vec![Self::hpcc(link).for_hosts(), selective.for_hosts()]
     }
 }
@@ -203,7 +177,7 @@ mod tests {
         assert_eq!(wrong(|c| c.cut_interval = Span::ZERO), "cut_interval must be above zero");
         assert_eq!(wrong(|c| c.additive = c.link), "additive is above hyper");
         assert_eq!(
-            wrong(|c| c.rto = Span::from_ms(20)),
+            wrong(|c| c.repair.rto = Span::from_ms(20)),
             "patience must be above eight times rto and ask_interval"
         );
     }

@@ -6,65 +6,88 @@
 //! SIGCOMM'19, whose simulator has the rules and the parameters of a vendor's NIC. `docs/protocols/dcqcn.md` lists them; rules without
 //! a source are marked "our choice".
 //!
-//! - [`config`]: the parameters.
-//! - `rate`: the sender's rate (the paper's reaction point); `sender`: pacing and repair; `receiver`: acknowledgements and CNPs (the
-//!   notification point).
-//!
-//! A message has the part of a queue pair, as in HPCC's simulator: it begins at the rate of the link.
-//!
-//! # Loss
-//! A receiver discards what arrives out of order and says which packet it expects; the sender goes back to that one. With
-//! selective repeat it keeps such packets. A lost last packet costs a timeout, after which one packet is sent until the
-//! receiver answers (our choice).
+//! - [`config`]: the parameters; `rate`: the sender's rate (the paper's reaction point). Pacing, repair and acknowledgements are those of
+//!   [`crate::rdma`].
 //!
 //! # At most once, memory
 //! As for all transports of [`crate::exchange`].
 
 pub mod config;
 mod rate;
-mod receiver;
-mod sender;
 #[cfg(test)]
 mod tests;
 
-use rackweave_core::{HostId, Packet, Placement, Time};
-use rackweave_wire::dcqcn::{Body, Header};
+use rackweave_core::{Ecn, HostId, Packet, Placement, Rate, Time};
+use rackweave_wire::dcqcn::{Body, Header, Sack};
 
-use crate::common::{Arriving, Driven, Heap, Jitter, Scheme};
+use crate::common::{Arriving, Driven, Jitter, Place, Scheme, State};
+use crate::rdma::{Limit as _, Nic, Outgoing, Rdma, Repair};
 pub use config::Config;
-use receiver::Notes;
-use sender::Outgoing;
+use rate::ReactionPoint;
 
 /// DCQCN at one host.
 pub type Host = Driven<Dcqcn>;
 
 /// The state of a host that is specific to DCQCN.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct Dcqcn {
-    /// The messages with something to send, by the time from which their rates permit it, and age.
-    ready: Heap<(Time, u64)>,
-    /// When the driver has polled for packets, or will before it asks when to call again.
-    polled_until: Time,
-    /// For each slot, what the receiver has sent lately.
-    notes: Vec<Notes>,
+    nic: Nic,
+}
+
+impl Rdma for Dcqcn {
+    type Limit = ReactionPoint;
+
+    #[inline]
+    fn link(config: &Config) -> Rate {
+        config.link
+    }
+
+    #[inline]
+    fn repair(config: &Config) -> &Repair {
+        &config.repair
+    }
+
+    #[cfg(test)]
+    fn nic(&self) -> &Nic {
+        &self.nic
+    }
+
+    #[inline]
+    fn nic_mut(&mut self) -> &mut Nic {
+        &mut self.nic
+    }
+
+    fn data(message_length: u32, offset: u32, len: u16, asks: bool) -> Body {
+        Body::Data { message_length, offset, len, asks }
+    }
+
+    fn answer(_: &Header, next: u32, sack: Sack, is_missing: bool) -> Body {
+        if is_missing { Body::Nack { next, sack } } else { Body::Ack { next, sack } }
+    }
 }
 
 impl Scheme for Dcqcn {
     type Config = Config;
     type Header = Header;
-    type Outgoing = Outgoing;
+    type Outgoing = Outgoing<ReactionPoint>;
     type Incoming = Arriving;
 
     fn new(_: HostId, _: &Config) -> Self {
-        Self { ready: Heap::default(), polled_until: Time::ZERO, notes: Vec::new() }
+        Self::default()
     }
 
     fn complete(_: &Header) -> Option<Body> {
         Some(Body::Complete)
     }
 
-    fn outgoing(&mut self, now: Time, bytes: u32, jitter: Jitter, config: &Config) -> Outgoing {
-        Outgoing::new(now, bytes, jitter, config)
+    fn outgoing(
+        &mut self,
+        now: Time,
+        bytes: u32,
+        jitter: Jitter,
+        config: &Config,
+    ) -> Outgoing<ReactionPoint> {
+        Outgoing::new(now, bytes, config.common.packets(bytes), jitter, ReactionPoint::new(config))
     }
 
     fn submitted(host: &mut Host, _: Time, slot: u32) {
@@ -76,7 +99,17 @@ impl Scheme for Dcqcn {
         let header = &packet.header;
         let (from, id) = (packet.src, header.id.get());
         match header.body {
-            Body::Data { .. } => return host.handle_data(now, packet),
+            Body::Data { message_length, offset, len, asks } => {
+                if packet.is_trimmed() {
+                    return Placement::Discard;
+                }
+                let place = Place { message_length, offset, len };
+                let placement = host.handle_data(now, packet, place, asks);
+                if packet.ecn() == Ecn::Marked {
+                    host.send_cnp(now, from, header);
+                }
+                return placement;
+            }
             Body::Ack { next, sack } => host.handle_ack(now, from, id, next, sack, false),
             Body::Nack { next, sack } => host.handle_ack(now, from, id, next, sack, true),
             Body::Cnp => host.handle_cnp(now, from, id),
@@ -90,25 +123,20 @@ impl Scheme for Dcqcn {
 
     #[inline]
     fn next_data(host: &mut Host, now: Time) -> Option<Packet<Header>> {
-        host.next_packet(now)
+        host.next_packet(now).map(|packet| packet.with_ecn(Ecn::Capable))
     }
 
     fn on_timeout(host: &mut Host, now: Time) {
         host.run_timers(now);
-        // The driver polls for packets after this call.
-        if host.scheme.poll_timeout() <= now {
-            host.scheme.polled_until = now;
-        }
+        host.scheme.nic.woken(now);
     }
 
     #[inline]
     fn poll_timeout(&self) -> Time {
-        // A link is polled when its last packet has arrived: at a rate just below its own that is late.
-        let free_at = self.ready.first().map_or(Time::MAX, |((free_at, _), _)| free_at);
-        if free_at > self.polled_until { free_at } else { Time::MAX }
+        self.nic.poll_timeout()
     }
 
-    fn sender_deadline(outgoing: &Outgoing, _: &Config) -> Time {
+    fn sender_deadline(outgoing: &Outgoing<ReactionPoint>, _: &Config) -> Time {
         outgoing.deadline()
     }
 
@@ -121,28 +149,31 @@ impl Scheme for Dcqcn {
     }
 
     fn leave_lists(&mut self, slot: u32) {
-        self.ready.remove(slot);
+        self.nic.remove(slot);
     }
 
     #[cfg(test)]
     fn check_bounds(host: &Host) {
-        use crate::common::State;
+        crate::rdma::check_bounds(host);
+    }
+}
 
-        for exchange in host.exchanges.iter() {
-            match &exchange.state {
-                State::Sending(outgoing) => outgoing.check_bounds(&host.config),
-                State::Receiving(incoming) => {
-                    incoming.check_bounds(
-                        host.config.common.max_message_bytes,
-                        host.config.common.max_gaps,
-                    );
-                }
-                _ => {}
-            }
+impl Host {
+    /// Tells the sender of a mark, unless it was told a moment ago (section 3.1, the notification point).
+    fn send_cnp(&mut self, now: Time, from: HostId, header: &Header) {
+        let interval = self.config.cnp_interval;
+        if self.may_tell_mark(now, from, header, interval) {
+            self.send_control(from, header.id.get(), header.one_way, Body::Cnp);
         }
-        if host.exchanges.live() == 0 {
-            assert!(host.scheme.ready.is_empty());
+    }
+
+    /// Handles a congestion notification.
+    fn handle_cnp(&mut self, now: Time, from: HostId, id: u64) {
+        let Some(slot) = self.outgoing_slot(from, id) else { return };
+        if let State::Sending(outgoing) = &mut self.exchanges.get_mut(slot).state {
+            outgoing.limit.on_cnp(now, &self.config);
+            // It may be all that comes through for a while.
+            outgoing.heard();
         }
-        assert!(host.scheme.notes.len() <= host.config.common.max_exchanges as usize);
     }
 }

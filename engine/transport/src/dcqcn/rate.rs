@@ -6,6 +6,7 @@
 use rackweave_core::{Rate, Time};
 
 use super::config::Config;
+use crate::rdma::Limit;
 
 /// 1.0 as an estimate of congestion.
 const ONE: u64 = 1 << 32;
@@ -15,7 +16,7 @@ const FORGETS: u64 = 1 << 14;
 
 /// The rate of one message.
 #[derive(Clone, Debug)]
-pub(super) struct Limit {
+pub struct ReactionPoint {
     /// Bits per second: what is sent now, and what the rate recovers to.
     current: u64,
     target: u64,
@@ -35,9 +36,9 @@ pub(super) struct Limit {
     raised: u32,
 }
 
-impl Limit {
+impl Limit<Config> for ReactionPoint {
     /// No limit but the link.
-    pub(super) const fn new(config: &Config) -> Self {
+    fn new(config: &Config) -> Self {
         Self {
             current: config.link.0,
             target: config.link.0,
@@ -51,12 +52,23 @@ impl Limit {
         }
     }
 
-    /// The rate at which the message is sent; `None` for that of the link.
-    pub(super) fn rate(&mut self, now: Time, config: &Config) -> Option<Rate> {
+    fn rate(&mut self, now: Time, config: &Config) -> Option<Rate> {
         self.advance(now, config);
         (self.current < config.link.0).then_some(Rate(self.current))
     }
 
+    fn window(&self, config: &Config) -> u32 {
+        config.window
+    }
+
+    #[cfg(test)]
+    fn check_bounds(&self, config: &Config) {
+        assert!(self.current <= config.link.0 && self.target <= config.link.0 && self.alpha <= ONE);
+        assert!(self.current >= config.min_rate.0.min(config.link.0));
+    }
+}
+
+impl ReactionPoint {
     /// Notes a CNP.
     pub(super) fn on_cnp(&mut self, now: Time, config: &Config) {
         self.advance(now, config);
@@ -133,12 +145,6 @@ impl Limit {
             at.saturating_add(config.raise_interval)
         };
     }
-
-    #[cfg(test)]
-    pub(super) fn check_bounds(&self, config: &Config) {
-        assert!(self.current <= config.link.0 && self.target <= config.link.0 && self.alpha <= ONE);
-        assert!(self.current >= config.min_rate.0.min(config.link.0));
-    }
 }
 
 #[cfg(test)]
@@ -153,14 +159,14 @@ mod tests {
         Time::ZERO + Span::from_us(us)
     }
 
-    fn gbps(limit: &mut Limit, at: Time, config: &Config) -> f64 {
+    fn gbps(limit: &mut ReactionPoint, at: Time, config: &Config) -> f64 {
         limit.rate(at, config).unwrap_or(LINK).as_gbps_f64()
     }
 
     #[test]
     fn a_first_cnp_halves_the_rate_after_the_interval_and_timers_bring_it_back() {
         let config = Config { link: LINK, ..Config::hpcc(LINK) };
-        let mut limit = Limit::new(&config);
+        let mut limit = ReactionPoint::new(&config);
         assert_eq!(limit.rate(us(5), &config), None);
         limit.on_cnp(us(10), &config);
         assert_eq!(limit.rate(us(13), &config), None);
@@ -177,7 +183,7 @@ mod tests {
     #[test]
     fn cnps_in_one_interval_cut_once_and_alpha_settles_at_their_share() {
         let config = Config { link: LINK, ..Config::hpcc(LINK) };
-        let mut limit = Limit::new(&config);
+        let mut limit = ReactionPoint::new(&config);
         for at in [10, 11, 12, 13] {
             limit.on_cnp(us(at), &config);
         }
@@ -197,7 +203,8 @@ mod tests {
     #[test]
     fn increases_are_fast_recovery_then_additive_then_hyper() {
         let config = Config { fast_recovery: 5, ..Config::paper(LINK) };
-        let mut limit = Limit { current: 4 << 30, target: 8 << 30, ..Limit::new(&config) };
+        let mut limit =
+            ReactionPoint { current: 4 << 30, target: 8 << 30, ..ReactionPoint::new(&config) };
         for n in 1..=5_u32 {
             limit.raise(us(0), &config);
             let expected = (8_u64 << 30) - ((4 << 30) >> n);

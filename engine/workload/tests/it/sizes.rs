@@ -43,6 +43,11 @@ fn published_figures() {
     // The trapezoids of the table's CDF: 133.8 packets.
     assert_near(named("IMC10").mean(), 195_357.0, 1e-5, "IMC10");
     assert_eq!([0.5, 0.8, 0.9].map(|p| named("IMC10").quantile(p)), [1460, 10_220, 389_820]);
+    // The trapezoids of HPCC's tables, in bytes.
+    assert_near(named("websearch-hpcc").mean(), 1_711_250.0, 1e-5, "websearch-hpcc");
+    assert_near(named("fb-hadoop").mean(), 120_420.75, 1e-4, "fb-hadoop");
+    assert_eq!([0.15, 0.9].map(|p| named("websearch-hpcc").quantile(p)), [10_000, 5_000_000]);
+    assert_eq!([0.5, 0.95].map(|p| named("fb-hadoop").quantile(p)), [700, 300_000]);
 }
 
 /// Points of SIGCOMM'18's figures: the sizes of W1, W3, W5 at some percentiles of the count.
@@ -63,7 +68,8 @@ fn names_are_forgiving_and_unknown_ones_listed() {
     let error = SizeDist::named("w6").unwrap_err().to_string();
     assert_eq!(
         error,
-        "there is no size distribution `w6`; there are W1, W2, W3, W4, W5, websearch, datamining, IMC10"
+        "there is no size distribution `w6`; there are W1, W2, W3, W4, W5, websearch, datamining, IMC10, \
+         websearchHPCC, FBHadoop"
     );
 }
 

@@ -84,6 +84,7 @@ fn control_packets_of_all_transports_are_offered_too() {
         ("swift", "", ""),
         ("dcpim", "", ""),
         ("dcqcn", "", ""),
+        ("hpcc", "", ""),
         ("uet", TRIM, ""),
         ("uet", TRIM, NSCC),
         ("uet", TRIM, EQDS),

@@ -56,9 +56,9 @@ keys! {
         /// Packets of a message in flight at most. Default: `"unlimited"`.
         window: Count,
         /// Receivers keep what arrives out of order. Default: false, go-back-N.
-        selective_repeat: bool => selective_repeat,
+        selective_repeat: bool => repair.selective,
         /// Timeout; it doubles up to eight times. Default: `"4 ms"`.
-        rto: Unit<Span> => rto,
+        rto: Unit<Span> => repair.rto,
         /// Packets take any path. Default: false, since go-back-N needs their order.
         spray: bool => common.spray,
     }
@@ -96,7 +96,7 @@ impl DcqcnKeys {
         };
         self.apply(&mut config);
         if let Some(every) = self.ack_every {
-            config.ack_every = every.0;
+            config.repair.ack_every = every.0;
         }
         if let Some(Count(packets)) = self.window {
             config.window =

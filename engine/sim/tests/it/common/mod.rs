@@ -9,8 +9,8 @@ use rackweave_sim::config::{
 use rackweave_sim::result::{End, MessageRecord, Outcome, RunResult};
 use rackweave_sim::{Control, Fabric, RunConfig, run};
 use rackweave_transport::{
-    Profile as _, TransportConfig, dcpim, dcqcn, homa, ndp, pfabric, phost, polo, sird, swift, tcp,
-    uet,
+    Profile as _, TransportConfig, dcpim, dcqcn, homa, hpcc, ndp, pfabric, phost, polo, sird,
+    swift, tcp, uet,
 };
 use rackweave_workload::{Exchange, Generator, Pattern, SizeDist, Trace, WorkloadConfig};
 
@@ -91,6 +91,14 @@ pub(crate) fn swift(fabric: &FabricConfig) -> TransportConfig {
     htsim.for_paths(fabric.host_rate(), (1, rtt), (1, rtt)).into()
 }
 
+/// HPCC with the paper's parameters for this fabric.
+pub(crate) fn hpcc(fabric: &FabricConfig) -> TransportConfig {
+    let fabric = Fabric::new(fabric).expect("a possible fabric");
+    let config = hpcc::Config::paper(fabric.host_rate(), Span::from_us(1));
+    let rtt = fabric.base_rtt(config.framing(), 84);
+    hpcc::Config::paper(fabric.host_rate(), rtt).into()
+}
+
 /// dcPIM with the paper's parameters for this fabric.
 pub(crate) fn dcpim(fabric: &FabricConfig) -> TransportConfig {
     let fabric = Fabric::new(fabric).expect("a possible fabric");
@@ -146,6 +154,7 @@ pub(crate) fn receiver_driven(
         ("swift", swift(fabric), fabric.clone()),
         ("dcpim", dcpim(fabric), fabric.clone()),
         ("dcqcn", dcqcn::Config::hpcc(G10).into(), fabric.clone()),
+        ("hpcc", hpcc(fabric), fabric.clone()),
     ]
 }
 

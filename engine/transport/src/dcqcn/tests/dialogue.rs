@@ -1,12 +1,12 @@
 //! Packet traces of whole conversations.
 
-use rackweave_core::{Ecn, Kind, Packet, Span};
+use rackweave_core::{Ecn, HostId, Kind, Node as _, Packet, Span, Submit, Transport as _};
 use rackweave_wire::dcqcn::{Body, Header};
 
-use super::{Config, Dcqcn, LINK};
+use super::{Config, Dcqcn, LINK, asking_every};
 use crate::dcqcn::Host;
-use crate::tests::driven::trace;
-use crate::tests::suite::{at, events, network, submit};
+use crate::tests::driven::{forged, trace};
+use crate::tests::suite::{Subject as _, at, events, id, network, submit};
 
 const US: fn(u64) -> Span = Span::from_us;
 
@@ -16,7 +16,7 @@ const fn is_data(packet: &Packet<Header>) -> bool {
 
 #[test]
 fn a_short_request() {
-    let config = Config { ack_every: 2, ..Config::hpcc(LINK) };
+    let config = asking_every(2, false);
     let mut network = network::<Dcqcn>(&config, 2, US(1));
     submit(&mut network, 0, 1, 1, 4_000, Kind::Request);
     network.run_until(at(US(100)));
@@ -64,7 +64,7 @@ fn one_lost(config: &Config) -> Vec<String> {
 
 #[test]
 fn a_gap_is_reported_once_and_the_sender_goes_back() {
-    let rare = Config { ack_every: 100, ..Config::hpcc(LINK) };
+    let rare = asking_every(100, false);
     assert_eq!(
         one_lost(&rare),
         [
@@ -91,7 +91,7 @@ fn a_gap_is_reported_once_and_the_sender_goes_back() {
 
 #[test]
 fn selective_repeat_sends_only_what_is_missing() {
-    let selective = Config { ack_every: 100, selective_repeat: true, ..Config::hpcc(LINK) };
+    let selective = asking_every(100, true);
     let all = one_lost(&selective);
     let data: Vec<&str> =
         all.iter().filter_map(|line| line.strip_prefix("h0>h1 p3 DATA 1 ")).collect();
@@ -123,7 +123,7 @@ fn a_lost_tail_costs_a_timeout() {
 /// Each marked packet tells the receiver, which tells the sender at most once in the interval.
 #[test]
 fn marks_become_cnps_and_cut_the_rate() {
-    let config = Config { ack_every: 1_000, ..Config::hpcc(LINK) };
+    let config = asking_every(1_000, false);
     let mut network = network::<Dcqcn>(&config, 2, Span::ZERO);
     network.fate = Some(Box::new(|_, packet| {
         if is_data(packet) {
@@ -142,6 +142,29 @@ fn marks_become_cnps_and_cut_the_rate() {
     // At 1 Gbps a packet takes longer than the interval, so that each has its CNP.
     assert!((150..200).contains(&cnps), "{cnps}");
     assert_eq!(events(&mut network).len(), 2);
+}
+
+/// A network that asks for packets late, as of the time when the link was free, is late with timers too: a host asks to be called when
+/// the link is free, even if by then a rate has long permitted the packet.
+#[test]
+fn a_host_with_two_rates_is_called_when_its_link_has_room() {
+    let config = Config::hpcc(LINK);
+    let mut host = Dcqcn::host(HostId(0), &config.into());
+    for n in [1, 2] {
+        let message = Submit { id: id(n), peer: HostId(1), bytes: 146_000, kind: Kind::OneWay };
+        host.submit(at(US(0)), message).unwrap();
+        assert!(host.poll_transmit(at(US(0)), 0).is_some());
+        // Two cuts, each to about a half.
+        for us in [0, 5] {
+            host.handle_packet(at(US(us)), 0, &forged::<Dcqcn>(id(n), Body::Cnp));
+        }
+    }
+    let (packet, now) = (LINK.span_of(1_538), at(US(10)));
+    assert!(host.poll_transmit(now, 0).is_some());
+    assert_eq!(host.poll_timeout(), Some(now + packet), "the other message waits for the link");
+    assert!(host.poll_transmit(now + packet, 0).is_some());
+    let next = host.poll_timeout().expect("a message waits for its rate");
+    assert!(next > now + packet * 3 && next < now + packet * 5, "{next}");
 }
 
 #[test]

@@ -9,11 +9,17 @@ use std::ops::Range;
 use rackweave_core::{MessageId, Packet, Rng, Span};
 use rackweave_wire::dcqcn::{Body, Header, Sack};
 
-use super::{Config, Dcqcn};
+use super::{Config, Dcqcn, Repair};
 use crate::tests::driven::{DrivenSubject, driven_suite};
 use crate::tests::suite::{Expect, LINK, control_span};
 
 driven_suite!(Dcqcn);
+
+/// Senders that ask for so few acknowledgements.
+fn asking_every(ack_every: u32, selective: bool) -> Config {
+    let repair = Repair { ack_every, selective, ..Repair::HPCC };
+    Config { repair, ..Config::hpcc(LINK) }
+}
 
 impl DrivenSubject for Dcqcn {
     /// The last acknowledgement of a request precedes the response.
@@ -34,8 +40,9 @@ impl DrivenSubject for Dcqcn {
     }
 
     fn variants() -> Vec<Config> {
-        let selective = Config { selective_repeat: true, ..Config::paper(LINK) };
-        let rare = Config { ack_every: 7, ..Config::hpcc(LINK) };
+        let selective =
+            Config { repair: Repair { selective: true, ..Repair::HPCC }, ..Config::paper(LINK) };
+        let rare = asking_every(7, false);
         vec![selective, Config::hpcc(LINK), rare]
     }
 

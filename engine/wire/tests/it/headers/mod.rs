@@ -7,6 +7,7 @@ pub(crate) mod dcpim;
 pub(crate) mod dcqcn;
 pub(crate) mod external;
 pub(crate) mod homa;
+pub(crate) mod hpcc;
 pub(crate) mod ndp;
 pub(crate) mod pfabric;
 pub(crate) mod phost;

@@ -2,5 +2,6 @@
 
 mod follows;
 mod host;
+mod hpcc;
 mod oracle;
 mod streams;

@@ -191,6 +191,10 @@ pub(super) fn resolve(
             }
             let carried = Carried { path: "workload", workload: &workload, all: &[&workload] };
             let carrier = carrier.resolve(world, fabric, carried)?;
+            if carrier.reads_stamps() {
+                let message = "switches do not write into the packets of a ring, as hpcc needs it";
+                return Err(chosen.bad(CARRIER, message));
+            }
             config.scheme = Scheme::Ring { carrier: Box::new(carrier), piece_bytes: piece };
         }
     }

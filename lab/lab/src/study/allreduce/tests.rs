@@ -76,9 +76,11 @@ fn a_ring_runs_over_every_reliable_transport() {
         let scheme = format!("transport={{ name = 'allreduce-ring', carrier = '{carrier}' }}");
         assert_exact(&run(&[&scheme, "workload.allreduce.size='200 KB'"]));
     }
-    let sets = ["transport={ name = 'allreduce-ring', carrier = 'datagram' }".to_owned()];
-    let error = Scenario::parse("test.toml", FOUR, Path::new("."), &sets, None).unwrap_err();
-    assert!(error.to_string().contains("reliable"), "{error}");
+    for (carrier, reason) in [("datagram", "reliable"), ("hpcc", "do not write")] {
+        let sets = [format!("transport={{ name = 'allreduce-ring', carrier = '{carrier}' }}")];
+        let error = Scenario::parse("test.toml", FOUR, Path::new("."), &sets, None).unwrap_err();
+        assert!(error.to_string().contains(reason), "{error}");
+    }
 }
 
 #[test]

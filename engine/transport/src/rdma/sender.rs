@@ -2,22 +2,18 @@
 
 use core::ops::Range;
 
-use rackweave_core::{Assembler, Ecn, FailReason, HostId, Packet, Time, frame};
-use rackweave_wire::Id64;
-use rackweave_wire::dcqcn::{Body, Header, Sack};
+use rackweave_core::{Assembler, FailReason, HostId, Packet, Time, frame};
+use rackweave_wire::hpcc::Sack;
+use rackweave_wire::{Exchange as _, Id64};
 
-use super::Host;
-use super::config::Config;
-use super::rate::Limit;
-use crate::common::{Jitter, State, note_acknowledged};
+use super::{Limit, Rdma, Repair};
+use crate::common::{Driven, Jitter, Parameters as _, State, note_acknowledged};
 
 /// The sender's state of a message, in packets.
 #[derive(Debug)]
-pub struct Outgoing {
+pub struct Outgoing<L> {
     length: u32,
     packets: u32,
-    /// The most packets in flight.
-    window: u32,
     jitter: Jitter,
     /// The packets that are known to have arrived.
     acked: Assembler<u32>,
@@ -29,7 +25,9 @@ pub struct Outgoing {
     repairs_to: u32,
     /// Whether a timeout has passed since the last progress: only the first missing packet is sent then.
     is_stalled: bool,
-    limit: Limit,
+    pub(crate) limit: L,
+    /// The bytes of the last packet on the link, and when it was sent.
+    last: (u32, Time),
     /// When the rate permits the next packet.
     free_at: Time,
     /// When the first missing packet counts as lost; [`Time::MAX`] while no packet is in flight.
@@ -40,19 +38,20 @@ pub struct Outgoing {
     silent_since: Option<Time>,
 }
 
-impl Outgoing {
-    pub(super) fn new(now: Time, length: u32, jitter: Jitter, config: &Config) -> Self {
+impl<L> Outgoing<L> {
+    /// The state of a message of this length.
+    pub(crate) fn new(now: Time, length: u32, packets: u32, jitter: Jitter, limit: L) -> Self {
         Self {
             length,
-            packets: config.common.packets(length),
-            window: config.window,
+            packets,
             jitter,
             acked: Assembler::default(),
             sent_to: 0,
             again: 0..0,
             repairs_to: 0,
             is_stalled: false,
-            limit: Limit::new(config),
+            limit,
+            last: (0, now),
             free_at: now,
             rto_at: Time::MAX,
             timeouts: 0,
@@ -65,39 +64,63 @@ impl Outgoing {
         self.acked.prefix()
     }
 
-    /// The packet to send next.
-    fn sendable(&self) -> Option<u32> {
+    /// The packet that is sent next, if no window forbids it.
+    pub(crate) const fn next(&self) -> u32 {
+        if self.again.start < self.again.end { self.again.start } else { self.sent_to }
+    }
+
+    /// One past the last packet that was ever sent.
+    pub(crate) const fn sent_to(&self) -> u32 {
+        self.sent_to
+    }
+
+    /// The receiver has sent something, even if that says nothing of packets.
+    pub(crate) const fn heard(&mut self) {
+        self.silent_since = None;
+    }
+
+    /// The packet to send next, with at most `window` packets in flight.
+    fn sendable(&self, window: u32) -> Option<u32> {
         let again = self.acked.first_missing(self.again.start);
         if again < self.again.end {
             return Some(again);
         }
-        let end = self.packets.min(self.first().saturating_add(self.window));
+        let end = self.packets.min(self.first().saturating_add(window));
         (self.sent_to < end && !self.is_stalled).then_some(self.sent_to)
     }
 
-    /// Notes that a packet is sent: when the next one may be, and when this one counts as lost.
-    fn sends(&mut self, now: Time, packet: u32, wire_bytes: u32, config: &Config) {
+    /// Notes that a packet is sent, and when this one counts as lost.
+    fn sends(&mut self, now: Time, packet: u32, wire_bytes: u32, repair: &Repair) {
         if packet < self.sent_to {
             self.again.start = packet + 1;
         } else {
             self.sent_to = packet + 1;
         }
+        self.last = (wire_bytes, now);
         self.silent_since.get_or_insert(now);
-        self.free_at = match self.limit.rate(now, config) {
-            Some(rate) => now.saturating_add(rate.span_of(u64::from(wire_bytes))),
-            None => now,
-        };
         if self.rto_at == Time::MAX {
-            self.rto_at = now.saturating_add(self.timeout(config));
+            self.rto_at = now.saturating_add(self.timeout(repair));
         }
     }
 
-    fn timeout(&self, config: &Config) -> rackweave_core::Span {
-        self.jitter.apply(config.timeout(self.timeouts), self.timeouts)
+    /// Sets when the next packet may be sent, at the rate of now.
+    pub(crate) fn pace<C>(&mut self, now: Time, config: &C)
+    where
+        L: Limit<C>,
+    {
+        let (bytes, at) = self.last;
+        self.free_at = match self.limit.rate(now, config) {
+            Some(rate) => at.saturating_add(rate.span_of(u64::from(bytes))),
+            None => at,
+        };
+    }
+
+    fn timeout(&self, repair: &Repair) -> rackweave_core::Span {
+        self.jitter.apply(repair.timeout(self.timeouts), self.timeouts)
     }
 
     /// Notes progress after an acknowledgement.
-    fn progress(&mut self, now: Time, config: &Config) {
+    fn progress(&mut self, now: Time, repair: &Repair) {
         self.timeouts = 0;
         if self.is_stalled {
             // What is in flight was late and not lost, unless a later packet brings a NACK: a new one, or the last one.
@@ -106,15 +129,15 @@ impl Outgoing {
             self.again = if is_all_sent { self.packets - 1..self.packets } else { 0..0 };
         }
         let is_in_flight = self.sent_to > self.first();
-        self.rto_at = if is_in_flight { now.saturating_add(config.timeout(0)) } else { Time::MAX };
+        self.rto_at = if is_in_flight { now.saturating_add(repair.timeout(0)) } else { Time::MAX };
     }
 
     /// Repairs what a NACK tells of: everything from the expected packet on, or what is missing before the last one that has arrived.
-    fn repair(&mut self, next: u32, sack: Sack, config: &Config) {
+    fn repair(&mut self, next: u32, sack: Sack, repair: &Repair) {
         if self.is_stalled {
             return;
         }
-        if !config.selective_repeat {
+        if !repair.selective {
             self.again = next..self.sent_to;
             return;
         }
@@ -129,72 +152,79 @@ impl Outgoing {
     }
 
     /// When the message's timer expires.
-    pub(super) const fn deadline(&self) -> Time {
+    pub(crate) const fn deadline(&self) -> Time {
         self.rto_at
     }
 
-    fn is_given_up(&self, now: Time, config: &Config) -> bool {
-        self.silent_since.is_some_and(|since| now.since(since) >= config.common.patience)
+    fn is_given_up(&self, now: Time, patience: rackweave_core::Span) -> bool {
+        self.silent_since.is_some_and(|since| now.since(since) >= patience)
     }
 
     #[cfg(test)]
-    pub(super) fn check_bounds(&self, config: &Config) {
+    pub(crate) fn check_bounds<C>(&self, config: &C, max_gaps: u16)
+    where
+        L: Limit<C>,
+    {
         assert!(self.first() <= self.sent_to && self.sent_to <= self.packets);
         assert!(self.again.end <= self.sent_to);
-        assert!(self.acked.above().len() <= usize::from(config.common.max_gaps));
+        assert!(self.acked.above().len() <= usize::from(max_gaps));
         self.limit.check_bounds(config);
     }
 }
 
-impl Host {
+impl<S: Rdma> Driven<S> {
     /// Puts a message among those with something to send, if it is one.
-    pub(super) fn make_ready(&mut self, slot: u32) {
+    pub(crate) fn make_ready(&mut self, slot: u32) {
         let exchange = self.exchanges.get(slot);
         let State::Sending(outgoing) = &exchange.state else { return };
-        if outgoing.sendable().is_some() {
-            self.scheme.ready.set(slot, (outgoing.free_at, exchange.birth));
+        if outgoing.sendable(outgoing.limit.window(&self.config)).is_some() {
+            self.scheme.nic_mut().set(slot, outgoing.free_at, exchange.birth);
         } else {
-            self.scheme.ready.remove(slot);
+            self.scheme.nic_mut().ready.remove(slot);
         }
     }
 
     /// The next data packet: of the message whose rate has permitted one for longest, so that messages of one rate take turns.
     #[inline]
-    pub(super) fn next_packet(&mut self, now: Time) -> Option<Packet<Header>> {
-        self.scheme.polled_until = self.scheme.polled_until.max(now);
-        let ((free_at, _), slot) = self.scheme.ready.first()?;
+    pub(crate) fn next_packet(&mut self, now: Time) -> Option<Packet<S::Header>> {
+        let nic = self.scheme.nic_mut();
+        nic.polled_until = nic.polled_until.max(now);
+        let ((free_at, _), slot) = nic.ready.first()?;
         if free_at > now {
             return None;
         }
-        let exchange = self.exchanges.get_mut(slot);
+        let (config, exchange) = (&*self.config, self.exchanges.get_mut(slot));
         let State::Sending(outgoing) = &mut exchange.state else {
-            self.scheme.ready.remove(slot);
+            nic.ready.remove(slot);
             return None;
         };
-        let Some(packet) = outgoing.sendable() else {
-            self.scheme.ready.remove(slot);
+        let Some(packet) = outgoing.sendable(outgoing.limit.window(config)) else {
+            nic.ready.remove(slot);
             return None;
         };
-        let (config, is_again) = (&self.config, packet < outgoing.sent_to);
-        let offset = packet * config.common.max_payload;
-        let len = config.common.max_payload.min(outgoing.length - offset) as u16;
-        let bytes = config.common.header_bytes + u32::from(len);
-        outgoing.sends(now, packet, frame::wire_bytes(bytes), config);
+        let (common, repair) = (config.common(), S::repair(config));
+        let is_again = packet < outgoing.sent_to;
+        let offset = packet * common.max_payload;
+        let len = common.max_payload.min(outgoing.length - offset) as u16;
+        let bytes = common.header_bytes + u32::from(len);
+        let wire_bytes = frame::wire_bytes(bytes);
+        nic.link_free_at = now.saturating_add(S::link(config).span_of(u64::from(wire_bytes)));
+        outgoing.sends(now, packet, wire_bytes, repair);
+        outgoing.pace(now, config);
         let is_last = packet + 1 == outgoing.packets;
-        let asks = is_again || is_last || (packet + 1).is_multiple_of(config.ack_every);
-        let body = Body::Data { message_length: outgoing.length, offset, len, asks };
-        let header = Header { id: Id64::new(exchange.local), one_way: exchange.one_way, body };
-        let (peer, deadline) = (exchange.peer, outgoing.deadline());
+        let asks = is_again || is_last || (packet + 1).is_multiple_of(repair.ack_every);
+        let body = S::data(outgoing.length, offset, len, asks);
+        let header = S::Header::new(Id64::new(exchange.local), exchange.one_way, body);
+        let (peer, deadline, priority) = (exchange.peer, outgoing.deadline(), repair.data_priority);
         self.recovery.retransmissions += u64::from(is_again);
         self.timers.set_earlier(slot, deadline);
         self.make_ready(slot);
-        let packet = self.packet(peer, bytes, self.config.data_priority, header);
-        Some(packet.with_ecn(Ecn::Capable))
+        Some(self.packet(peer, bytes, priority, header))
     }
 
     /// Handles an acknowledgement, or the report that a packet is missing.
     #[inline]
-    pub(super) fn handle_ack(
+    pub(crate) fn handle_ack(
         &mut self,
         now: Time,
         from: HostId,
@@ -204,7 +234,8 @@ impl Host {
         is_missing: bool,
     ) {
         let Some(slot) = self.outgoing_slot(from, id) else { return };
-        let max_gaps = usize::from(self.config.common.max_gaps);
+        let (common, repair) = (self.config.common(), S::repair(&self.config));
+        let max_gaps = usize::from(common.max_gaps);
         let State::Sending(outgoing) = &mut self.exchanges.get_mut(slot).state else { return };
         // The last packet's acknowledgement is another packet; what was not sent cannot have arrived.
         if next >= outgoing.packets || next > outgoing.sent_to {
@@ -234,10 +265,10 @@ impl Host {
                 outgoing.again = next..outgoing.sent_to;
                 (outgoing.is_stalled, outgoing.repairs_to) = (false, 0);
             } else if outgoing.first() > before {
-                outgoing.progress(now, &self.config);
+                outgoing.progress(now, repair);
             }
             if is_missing {
-                outgoing.repair(next, sack, &self.config);
+                outgoing.repair(next, sack, repair);
             }
         }
         let deadline = outgoing.deadline();
@@ -245,20 +276,11 @@ impl Host {
         self.make_ready(slot);
     }
 
-    /// Handles a congestion notification.
-    pub(super) fn handle_cnp(&mut self, now: Time, from: HostId, id: u64) {
-        let Some(slot) = self.outgoing_slot(from, id) else { return };
-        if let State::Sending(outgoing) = &mut self.exchanges.get_mut(slot).state {
-            outgoing.limit.on_cnp(now, &self.config);
-            // It may be all that comes through for a while.
-            outgoing.silent_since = None;
-        }
-    }
-
     /// Handles the deadline of a message: its first missing packet is lost.
-    pub(super) fn sender_due(&mut self, now: Time, slot: u32) {
+    pub(crate) fn sender_due(&mut self, now: Time, slot: u32) {
         let State::Sending(outgoing) = &mut self.exchanges.get_mut(slot).state else { return };
-        if outgoing.is_given_up(now, &self.config) {
+        let (patience, repair) = (self.config.common().patience, S::repair(&self.config));
+        if outgoing.is_given_up(now, patience) {
             return self.fail(now, slot, FailReason::PeerSilent);
         }
         outgoing.timeouts = outgoing.timeouts.saturating_add(1);
@@ -266,7 +288,7 @@ impl Host {
         let first = outgoing.first();
         outgoing.again = first..(first + 1).min(outgoing.sent_to);
         (outgoing.is_stalled, outgoing.repairs_to) = (true, 0);
-        outgoing.rto_at = now.saturating_add(outgoing.timeout(&self.config));
+        outgoing.rto_at = now.saturating_add(outgoing.timeout(repair));
         let deadline = outgoing.deadline();
         self.timers.set(slot, deadline);
         self.make_ready(slot);
