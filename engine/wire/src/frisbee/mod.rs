@@ -64,6 +64,9 @@ pub const KIND: u8 = 3;
 /// It differs from [`PORT`], so that a server offers an image in both ways, and switches can run the programs of both.
 pub const SESSION_PORT: u16 = 6724;
 
+/// The image that requests of a Frisbee session are for, which name none, where its clients report chunks to switches.
+pub const SESSION_IMAGE: u32 = 1;
+
 /// The kind of the packets of Frisbee sessions in the overlay.
 pub const SESSION_KIND: u8 = 4;
 
@@ -242,6 +245,23 @@ pub struct Chunks {
     pub count: u16,
     /// How many times the client has asked for them before.
     pub tries: u16,
+}
+
+impl Body {
+    /// Returns the chunk that a request of Frisbee is for, if it concerns whole chunks: SWP2P's switches redirect one that is addressed to
+    /// the server alone. A partial request is one if it is repeated, as its first one names the blocks that a holder's chunk would
+    /// repeat.
+    #[must_use]
+    pub const fn session_chunks(&self) -> Option<Chunks> {
+        let (first, tries) = match *self {
+            Self::Request { chunk, block: 0, count: CHUNK_BLOCKS } => (chunk, 0),
+            Self::PartialRequest { chunk, retries } if retries > 0 => {
+                (chunk, if retries < 0xffff { retries as u16 } else { u16::MAX })
+            }
+            _ => return None,
+        };
+        Some(Chunks { image: SESSION_IMAGE, first, count: 1, tries })
+    }
 }
 
 impl Header {

@@ -34,7 +34,11 @@
 /* The longest message without its payload: a return. */
 #define VIEW (AT_FIELDS + 16)
 
-enum subtype { REPORT = 9, BATCH = 10, RETURN = 11, ENTER = 12, EXIT = 13, DAMAGED = 14 };
+/* Requests of a Frisbee session name no image (`frisbee::SESSION_IMAGE` in Rust). */
+#define SESSION_IMAGE 1u
+#define CHUNK_BLOCKS 1024u
+
+enum subtype { REQUEST = 4, PREQUEST = 6, REPORT = 9, BATCH = 10, RETURN = 11, ENTER = 12, EXIT = 13, DAMAGED = 14 };
 
 /* Fixed while the program is attached. Only u32, so that user space writes it as an array of them. Addresses and ports are in
  * network byte order, as in a frame. */
@@ -162,6 +166,18 @@ INLINE u32 control(const u8 *p, u32 frame, const struct config *c)
     case REPORT:
         expected = 8 + WINDOW / 8;
         break;
+    case REQUEST:
+        /* Of a whole chunk. */
+        if (little32(p + AT_FIELDS + 4) || little32(p + AT_FIELDS + 8) != CHUNK_BLOCKS)
+            return 0;
+        expected = 12;
+        break;
+    case PREQUEST:
+        /* A repeated one; others name the blocks that the client lacks. */
+        if (!little32(p + AT_FIELDS + 4))
+            return 0;
+        expected = 8 + CHUNK_BLOCKS / 8;
+        break;
     case BATCH:
     case DAMAGED:
         expected = 12;
@@ -176,8 +192,10 @@ INLINE u32 control(const u8 *p, u32 frame, const struct config *c)
     default:
         return 0;
     }
-    /* The second field, a chunk or a window, must not be negative. */
-    return length == expected && !(p[AT_FIELDS + 7] & 0x80) ? subtype : 0;
+    /* The second field, a chunk or a window, must not be negative, nor the first one of Frisbee's requests. */
+    if (length != expected || p[AT_FIELDS + 7] & 0x80 || (subtype <= PREQUEST && p[AT_FIELDS + 3] & 0x80))
+        return 0;
+    return subtype;
 }
 
 #endif

@@ -75,6 +75,18 @@ INLINE u32 on_batch(struct state *s, const u8 *p, u32 slot, u64 now)
     return ask.count ? swp2p_choose(&ask) : NONE;
 }
 
+/* Likewise, for a request of a client whose server knows Frisbee only. */
+INLINE u32 on_request(struct state *s, const u8 *p, u32 subtype, u32 slot, u64 now)
+{
+    struct ask ask = {.slot = slot, .now = now, .count = 1};
+
+    ask.first = little32(p + AT_FIELDS);
+    if (subtype == PREQUEST)
+        ask.tries = little32(p + AT_FIELDS + 4);
+    set_image(s, slot, SESSION_IMAGE);
+    return swp2p_choose(&ask);
+}
+
 /* A holder does not have what it was asked for. If that was a whole request, another client may serve it; it then gets the
  * return, which names the requester. */
 INLINE u32 on_return(struct state *s, const u8 *p, u32 interface, u64 now)
@@ -179,7 +191,7 @@ INLINE int handle(struct __sk_buff *skb, u32 interface, u64 now)
         return 0;
     }
     count(COUNT_MESSAGES);
-    if (subtype == BATCH)
+    if (subtype <= PREQUEST || subtype == BATCH)
         count(COUNT_REQUESTS);
     if (subtype == RETURN) {
         to = on_return(s, p, interface, now);
@@ -195,6 +207,8 @@ INLINE int handle(struct __sk_buff *skb, u32 interface, u64 now)
             on_report(skb, s, p, slot);
         else if (subtype == BATCH)
             to = on_batch(s, p, slot, now);
+        else if (subtype <= PREQUEST)
+            to = on_request(s, p, subtype, slot, now);
         else
             on_damaged(s, c, p, slot, now);
     }

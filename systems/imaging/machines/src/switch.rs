@@ -10,6 +10,8 @@
 //! - A join goes on to the server and changes nothing here: it has the image's name, and only the server knows its number. What a
 //!   client had before it crashed is forgotten with the reports of all its windows by which it starts again.
 //! - A request that a holder returns ([`Body::Return`]) is redirected again.
+//! - A request of Frisbee for a chunk ([`Body::session_chunks`]) is redirected likewise, if it is addressed to the server alone and not to
+//!   its group. Thereby clients of a server that knows Frisbee only serve each other, and it sees what no client has.
 //! - A message that is not addressed to the server is routed as it is. Thereby what one switch has redirected is final for the
 //!   switches behind it, and only the server redirects what it has received.
 //! - With a key, messages without its tag are dropped ([`View::is_authentic`]). What the program makes belongs to the session of the message that it
@@ -177,8 +179,12 @@ impl Program {
     ) -> Option<HostId> {
         self.counters.lifted += 1;
         let server = self.config.server;
+        let asked = match header.body {
+            Body::Batch(chunks) => Some(chunks),
+            body => body.session_chunks(),
+        };
         match header.body {
-            Body::Batch(chunks) => {
+            _ if let Some(chunks) = asked => {
                 self.counters.requests += 1;
                 let (made, redirected) = (self.made.len(), &mut self.counters.redirected);
                 let mut whole = None;
@@ -289,15 +295,16 @@ impl SystemProgram for Program {
         let is_lifted = packet.dst == self.config.server
             && packet.src != self.config.server
             && message.is_from(packet.src)
-            && matches!(
-                message.body,
-                Body::Enter { .. }
-                    | Body::Batch(_)
-                    | Body::Return { .. }
-                    | Body::Report { .. }
-                    | Body::Damaged { .. }
-                    | Body::Exit { .. }
-            );
+            && (message.body.session_chunks().is_some()
+                || matches!(
+                    message.body,
+                    Body::Enter { .. }
+                        | Body::Batch(_)
+                        | Body::Return { .. }
+                        | Body::Report { .. }
+                        | Body::Damaged { .. }
+                        | Body::Exit { .. }
+                ));
         if !is_lifted {
             return Verdict::Route;
         }

@@ -281,8 +281,14 @@ impl Twins {
         let first = chunk(rng);
         let count = if rng.chance(0.03) { rng.below(6) as u16 } else { 1 };
         let tries = [0, 0, 0, 0, 1, 2, 3, 300][rng.below(8) as usize];
-        let frame = self.hosts[at].host.batch(first, count, tries);
-        let is_mangled = rng.chance(0.05);
+        // A damaged request of Frisbee may be another valid message.
+        let is_frisbees = count == 1 && rng.chance(0.3);
+        let is_mangled = !is_frisbees && rng.chance(0.05);
+        let host = self.hosts[at].host;
+        let frame = match is_frisbees {
+            true => host.request(first, tries),
+            false => host.batch(first, count, tries),
+        };
         let frame = if is_mangled { self.mangled(frame, rng) } else { frame };
         self.hosts[at].is_heard |= !is_mangled;
         if let Some(holder) = self.compare(at, &frame) {

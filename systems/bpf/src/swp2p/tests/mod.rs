@@ -5,13 +5,15 @@ mod rules;
 
 use std::time::Duration;
 
-use rackweave_wire::frisbee::{self, Body, Chunks, Header, REPORT_MAP_BYTES};
+use rackweave_wire::frisbee::{
+    self, Body, CHUNK_BLOCKS, CHUNK_MAP_BYTES, Chunks, Header, REPORT_MAP_BYTES,
+};
 
 use super::*;
 use crate::trial::{self, MARK, Sender, sum, udp_sum};
 
 const SERVER: [u8; 4] = [10, 0, 1, 0];
-const IMAGE: u32 = 0x8765_4321;
+const IMAGE: u32 = frisbee::SESSION_IMAGE;
 
 /// A host at an interface of its own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -61,6 +63,15 @@ impl Host {
 
     fn batch(&self, first: u32, count: u16, tries: u16) -> Vec<u8> {
         self.frame(Body::Batch(Chunks { image: IMAGE, first, count, tries }), &[])
+    }
+
+    /// Frisbee's request for a chunk.
+    fn request(&self, chunk: u32, tries: u16) -> Vec<u8> {
+        if tries == 0 {
+            return self.frame(Body::Request { chunk, block: 0, count: CHUNK_BLOCKS }, &[]);
+        }
+        let map = [0xff; CHUNK_MAP_BYTES as usize];
+        self.frame(Body::PartialRequest { chunk, retries: tries.into() }, &map)
     }
 
     fn give_back(&self, first: u32, count: u16, requester: &Self) -> Vec<u8> {

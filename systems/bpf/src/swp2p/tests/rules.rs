@@ -280,6 +280,32 @@ fn accusations_end_and_count_from_those_that_have_chunks_against_few() {
     assert_eq!(accuse(&c, 61_000), [true; 4]);
 }
 
+/// A server that knows Frisbee only sees what no client has, and whatever is for its group.
+#[test]
+fn requests_of_frisbee_go_to_clients_that_have_the_whole_chunk() {
+    let Some(mut tor) = load(|_| {}) else { return };
+    let hosts = joined(&mut tor, 2, &[5]);
+    let asking = Host::number(9);
+    let to = redirected(&mut tor, &asking, &asking.request(5, 0), 1).unwrap();
+    assert!(hosts.iter().any(|host| host.ip == to));
+    let other = redirected(&mut tor, &asking, &asking.request(5, 1), 2).unwrap();
+    assert!(other != to && hosts.iter().any(|host| host.ip == other), "a repeated one");
+    let server = [asking.request(6, 0), asking.request(5, 3), asking.request(0x8000_0005, 0)];
+    let part = |block, count| asking.frame(Body::Request { chunk: 5, block, count }, &[]);
+    let map = [0xff; CHUNK_MAP_BYTES as usize];
+    let missing = asking.frame(Body::PartialRequest { chunk: 5, retries: 0 }, &map);
+    let to_group = frame(
+        &asking,
+        [239, 0, 0, 1],
+        &asking.message(Body::Request { chunk: 5, block: 0, count: CHUNK_BLOCKS }, &[]),
+    );
+    let parts = [part(0, 1023), part(1, CHUNK_BLOCKS), missing, to_group];
+    for frame in server.iter().chain(&parts) {
+        assert_eq!(redirected(&mut tor, &asking, frame, 3), None);
+    }
+    assert_eq!(tor.counters().unwrap().requests, 4);
+}
+
 #[test]
 fn a_returned_batch_goes_on_as_it_is() {
     let Some(mut tor) = load(|config| config.pending = 0) else { return };

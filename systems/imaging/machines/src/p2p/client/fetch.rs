@@ -17,6 +17,8 @@ struct Asked {
     from: Option<HostId>,
     /// It is late when this many chunks have arrived.
     late_at: u64,
+    /// Whether its parts arrive one after the other, by multicast.
+    is_multicast: bool,
 }
 
 /// The requests of a client.
@@ -134,14 +136,16 @@ impl Fetch {
     fn ask(&mut self, now: Time, chunk: u32, tries: u16) {
         let due = now.saturating_add(self.timeout(tries));
         let late_at = self.arrived + self.late_after;
-        self.asked.insert(chunk, Asked { at: now, due, tries, from: None, late_at });
+        let asked = Asked { at: now, due, tries, from: None, late_at, is_multicast: false };
+        self.asked.insert(chunk, asked);
         self.earliest = self.earliest.min(due);
     }
 
     /// When a chunk is requested again. While others arrive, it probably waits for its turn at its holder: RFC 6298 (5.3)
     /// restarts the timer with all new data, too. But it does not wait for ever ([`PATIENCE`]).
     fn due_of(&self, asked: &Asked) -> Time {
-        if asked.due == AT_ONCE || self.arrived >= asked.late_at {
+        let is_late = asked.due == AT_ONCE || self.arrived >= asked.late_at;
+        if is_late || asked.is_multicast {
             return asked.due;
         }
         asked.due.max(self.last.saturating_add(self.timeout(0)))
@@ -190,6 +194,24 @@ impl Fetch {
             asked.from = Some(from);
             asked.late_at = self.arrived + self.late_after;
         }
+    }
+
+    /// Parts of a chunk arrive by multicast, maybe without a request. Returns false if there is no room for it. A pause after them means that
+    /// others are lost: it does not wait in a queue.
+    pub(super) fn arriving(&mut self, now: Time, from: HostId, chunk: u32) -> bool {
+        if !self.asked.contains_key(&chunk) {
+            if self.asked.len() as u64 >= self.late_after {
+                return false;
+            }
+            self.ask(now, chunk, 0);
+        }
+        self.progress(now, from, chunk);
+        let due = now.saturating_add(self.retry);
+        if let Some(asked) = self.asked.get_mut(&chunk) {
+            (asked.due, asked.is_multicast) = (due, true);
+            self.earliest = self.earliest.min(due);
+        }
+        true
     }
 
     pub(super) fn due_now(&mut self, now: Time, chunk: u32) {

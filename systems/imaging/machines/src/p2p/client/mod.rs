@@ -354,6 +354,29 @@ impl Client {
         self.update(now);
     }
 
+    /// The driver has joined a session in which nothing answers [`Body::Enter`]: a server that knows Frisbee only. Called once, before
+    /// anything else.
+    pub fn joined(&mut self, now: Time, image: u32, position: Position, shape: Shape) {
+        self.entered(now, image, position, shape.bytes(), shape.chunk_bytes());
+    }
+
+    /// Parts of a chunk arrive that this client has not asked for, as the server multicasts them. Returns whether the client needs them. If
+    /// so, it counts as requested, and is requested if the rest does not come.
+    pub fn chunk_arriving(&mut self, now: Time, from: HostId, what: ChunkOf) -> bool {
+        let is_missing = self.state == State::Fetching
+            && what.image == self.image
+            && what.chunk < self.have.size()
+            && !self.have.contains(what.chunk);
+        is_missing && self.fetch.arriving(now, from, what.chunk)
+    }
+
+    /// A chunk of unknown origin was damaged: it is requested again, and nobody is accused.
+    pub fn chunk_damaged(&mut self, now: Time, chunk: u32) {
+        self.counters.damaged += 1;
+        self.fetch.due_now(now, chunk);
+        self.update(now);
+    }
+
     fn entered(&mut self, now: Time, image: u32, position: Position, bytes: u64, chunk_bytes: u32) {
         let shape = Shape::new(bytes, chunk_bytes).filter(|_| bytes <= self.config.most_bytes);
         if let State::Joining { .. } = self.state {

@@ -2,7 +2,7 @@
 
 use rackweave_core::{Bitmap, DropReason, Port, Verdict};
 use rackweave_switch::system::{SystemProgram as _, Visible as _};
-use rackweave_wire::frisbee::{Body, Chunks, Header as Message};
+use rackweave_wire::frisbee::{Body, Chunks, Header as Message, SESSION_IMAGE, TO_GROUP};
 
 use super::*;
 use crate::directory::Policy;
@@ -98,6 +98,38 @@ fn a_redirected_request_keeps_its_source() {
         Verdict::Route
     );
     assert_eq!(forged.dst, SERVER);
+}
+
+/// What a client asks of a server that knows Frisbee only, in Frisbee's words.
+#[test]
+fn requests_of_frisbee_for_whole_chunks_are_redirected() {
+    let mut program = Program::new(switch::Config::data_plane(SERVER));
+    let mut slab = Slab::default();
+    let report = Body::Report { image: SESSION_IMAGE, window: 0 };
+    let report = packet(HostId(1), SERVER, report);
+    let header: Header = PayloadStore::<Header>::make(&mut slab, report.header, 1024).unwrap();
+    let mut report = report.map(|_| header);
+    slab.write(&report)[0] = 0b110;
+    let view = view_of(&report);
+    program.handle_packet(Time::from_ticks(1), Port(1), view, &mut report, &mut slab);
+    let mut goes_to = |to, body| {
+        let mut request = packet(HostId(2), to, body);
+        let view = view_of(&request);
+        let verdict =
+            program.handle_packet(Time::from_ticks(2), Port(2), view, &mut request, &mut slab);
+        assert_eq!((verdict, request.header.message.body), (Verdict::Route, body));
+        request.dst
+    };
+    let request = |chunk, block, count| Body::Request { chunk, block, count };
+    let again = |chunk, retries| Body::PartialRequest { chunk, retries };
+    assert_eq!(goes_to(SERVER, request(1, 0, 1024)), HostId(1));
+    assert_eq!(goes_to(SERVER, again(1, 1)), SERVER, "there is no other holder");
+    assert_eq!(goes_to(SERVER, request(2, 0, 1024)), SERVER, "this one is late");
+    for body in [request(3, 0, 1024), request(1, 0, 512), request(1, 512, 512), again(1, 0)] {
+        assert_eq!(goes_to(SERVER, body), SERVER);
+    }
+    assert_eq!(goes_to(TO_GROUP, request(1, 0, 1024)), TO_GROUP);
+    assert_eq!(program.counts().requests, 4);
 }
 
 #[test]

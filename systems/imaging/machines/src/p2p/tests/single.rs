@@ -7,7 +7,9 @@ use rackweave_wire::frisbee::{Body, Chunks};
 use super::super::client::{Client, Config, Event};
 use super::super::{Check, ChunkOf, Outgoing};
 use super::*;
+use crate::Shape;
 use crate::directory::Directory;
+use crate::order::Position;
 
 const PEER: HostId = HostId(5);
 const CHUNKS: u32 = 100;
@@ -59,6 +61,44 @@ fn requests(client: &mut Client, now: Time) -> Vec<u32> {
 
 fn of(chunk: u32) -> ChunkOf {
     ChunkOf { image: IMAGE, chunk }
+}
+
+/// A server that knows Frisbee only multicasts what others ask for as well.
+#[test]
+fn chunks_that_arrive_unasked_are_not_requested_unless_they_stop() {
+    let rng = Rng::stream(1, 0, 0, "client");
+    let config = Config { outstanding: 4, ..Config::default() };
+    let mut client = Client::new(config, Time::ZERO, SERVER, b"", rng);
+    let shape = Shape::new(u64::from(CHUNKS) << 20, 1 << 20).unwrap();
+    client.joined(Time::ZERO, IMAGE, Position { index: 0, clients: None }, shape);
+    let mut now = Time::from_ticks(1);
+    assert!(!client.chunk_arriving(now, SERVER, of(1)), "it has not started");
+    let mut have = Bitmap::new(CHUNKS);
+    have.insert(0);
+    client.start(now, &have, &have);
+    let sent_first = sent(&mut client, now);
+    assert!(!sent_first.iter().any(|body| matches!(body, Body::Enter { .. })), "{sent_first:?}");
+    let arriving = |client: &mut Client, chunk| client.chunk_arriving(now, SERVER, of(chunk));
+    assert!(!arriving(&mut client, 0) && !arriving(&mut client, CHUNKS));
+    assert!(arriving(&mut client, 2), "it was requested");
+    let taken = (50..CHUNKS).filter(|chunk| arriving(&mut client, *chunk)).count();
+    assert_eq!(taken, 12, "memory is bounded");
+    now += Span::from_ms(300);
+    assert!((50..62).all(|chunk| client.chunk_arriving(now, SERVER, of(chunk))));
+    for chunk in 50..61 {
+        client.chunk_received(now, SERVER, of(chunk), Check::Verified);
+    }
+    for chunk in 1..5 {
+        client.chunk_received(now, SERVER, of(chunk), Check::Verified);
+    }
+    let next = requests(&mut client, now);
+    assert_eq!(next, [5, 6, 7], "one chunk is still arriving");
+    now += Config::default().retry;
+    client.handle_timeout(now);
+    assert_eq!(requests(&mut client, now), [61], "the rest of it does not come");
+    assert_eq!(client.counters().damaged, 0);
+    client.chunk_damaged(now, 61);
+    assert!(requests(&mut client, now).contains(&61));
 }
 
 #[test]
