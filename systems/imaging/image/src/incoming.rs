@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::sync::OnceLock;
 
-use rackweave_disk::write_all_at;
+use rackweave_disk::{read_exact_at, write_all_at};
 
 use crate::image::ndz_chunk;
 use crate::manifest::MAX_CHUNKS;
@@ -83,6 +83,16 @@ impl IncomingNdz {
         write_all_at(self.part.file(), bytes, at).map_err(ImageError::write(path))?;
         let has_sha1 = matches!(header.checksum, crate::ndz::Checksum::Sha1(_));
         Ok(WrittenNdz { version: header.version, has_sha1 })
+    }
+
+    /// Reads a chunk that was written, with its padding.
+    ///
+    /// # Errors
+    /// If the system refuses.
+    pub fn read(&self, chunk: u32, bytes: &mut Vec<u8>) -> Result<(), ImageError> {
+        bytes.resize(CHUNK, 0);
+        let at = u64::from(chunk) * CHUNK as u64;
+        read_exact_at(self.part.file(), bytes, at).map_err(ImageError::read(self.part.path()))
     }
 
     /// Reads the complete file, checks that its chunks make an image, and gives it its name.

@@ -42,7 +42,7 @@ use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4};
 
 pub use client::{
     FetchConfig, FetchError, FetchEvent, Fetched, FrisbeeFetchConfig, FrisbeeFetchError,
-    FrisbeeFetchEvent, FrisbeeFetched, SessionError, fetch, fetch_frisbee, list,
+    FrisbeeFetchEvent, FrisbeeFetched, RedirectedConfig, SessionError, fetch, fetch_frisbee, list,
 };
 pub use hello::HelloError;
 pub use page::PageConfig;

@@ -78,8 +78,8 @@ fn watch(socket: UdpSocket) -> io::Result<AsyncFd<UdpSocket>> {
 /// The sockets of one host in a session.
 #[derive(Debug)]
 pub(crate) struct Channel {
-    /// It is bound to this host's address, by which others recognise it, and receives nothing of use.
-    sender: UdpSocket,
+    /// It is bound to this host's address, by which others recognise it, and receives what is for this host alone.
+    sender: AsyncFd<UdpSocket>,
     /// It is bound to the group.
     receiver: AsyncFd<UdpSocket>,
     group: Group,
@@ -108,7 +108,7 @@ impl Channel {
         receiver.set_buffers(RECEIVE_BUFFER, SEND_BUFFER)?;
         receiver.join(group.address, own)?;
         Ok(Self {
-            sender,
+            sender: watch(sender)?,
             receiver: watch(receiver)?,
             group,
             own,
@@ -137,12 +137,33 @@ impl Channel {
 
     /// Adds a message to the queue of messages to send. A payload that is shorter than the message says is padded.
     pub(crate) fn push(&mut self, body: Body, payload: &[u8]) {
-        let header = Header { source: self.own.octets(), body };
-        let seal = self.seal;
         let to = SocketAddr::from((self.group.address, self.group.port));
         let is_block = matches!(body, Body::Block { .. });
         let class = if is_block { 0 } else { CONTROL_TOS as u8 };
-        let write = |out: &mut Vec<u8>| {
+        let write = Self::writer(self.own, self.seal, body, payload);
+        self.outgoing.push(to, class, write, Default::default());
+    }
+
+    /// Sends a message to one host, at once and in a packet of its own, as switches examine no others. What the system does not accept is
+    /// lost.
+    pub(crate) fn send_to(&mut self, to: Ipv4Addr, body: Body, payload: &[u8]) -> io::Result<()> {
+        let write = Self::writer(self.own, self.seal, body, payload);
+        let to = SocketAddr::from((to, self.group.port));
+        let mut alone = SendBatch::default();
+        alone.push(to, CONTROL_TOS as u8, write, Default::default());
+        self.unsent += self.sender.get_mut().send(&mut alone)? + alone.len() as u64;
+        Ok(())
+    }
+
+    /// What appends a message to a buffer.
+    fn writer(
+        own: Ipv4Addr,
+        seal: Option<(Key, Hash)>,
+        body: Body,
+        payload: &[u8],
+    ) -> impl FnOnce(&mut Vec<u8>) {
+        let header = Header { source: own.octets(), body };
+        move |out| {
             let start = out.len();
             encode(&header, out);
             out.extend_from_slice(payload);
@@ -151,13 +172,12 @@ impl Channel {
                 let tag = key.tag(&[root, &out[start..]]);
                 out.extend_from_slice(&tag);
             }
-        };
-        self.outgoing.push(to, class, write, Default::default());
+        }
     }
 
     /// Sends what waits. Returns false if the send buffer has no room for all of it.
     pub(crate) fn flush(&mut self) -> io::Result<bool> {
-        self.unsent += self.sender.send(&mut self.outgoing)?;
+        self.unsent += self.sender.get_mut().send(&mut self.outgoing)?;
         Ok(self.outgoing.is_empty())
     }
 
@@ -167,6 +187,20 @@ impl Channel {
             let mut ready = self.receiver.readable().await?;
             if ready.get_inner().receive(&mut self.incoming)? > 0 {
                 return Ok(());
+            }
+            ready.clear_ready();
+        }
+    }
+
+    /// As [`Self::receive`], also of messages for this host alone. Returns whether it is those that were received.
+    pub(crate) async fn receive_any(&mut self) -> io::Result<bool> {
+        loop {
+            let (mut ready, is_direct) = tokio::select! {
+                ready = self.receiver.readable() => (ready?, false),
+                ready = self.sender.readable() => (ready?, true),
+            };
+            if ready.get_inner().receive(&mut self.incoming)? > 0 {
+                return Ok(is_direct);
             }
             ready.clear_ready();
         }

@@ -10,7 +10,7 @@ use rackweave_core::{Rng, Span, Time};
 use rackweave_image::{ImageError, IncomingNdz, Progress, WrittenNdz, ndz};
 use rackweave_linux::sys::route_to;
 use rackweave_linux::{Clock, random};
-use rackweave_swp2p::frisbee::{Client, ClientConfig, ClientCounts, Event};
+use rackweave_swp2p::frisbee::{Client, ClientConfig, Event};
 use rackweave_swp2p::node::statistics;
 use rackweave_wire::frisbee::{BLOCK_BYTES, Body, CHUNK_BLOCKS};
 use tokio::sync::Semaphore;
@@ -18,6 +18,7 @@ use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use tokio::task::{LocalSet, spawn_blocking, spawn_local};
 use tokio::time::sleep;
 
+use super::redirected::{self, RedirectedConfig};
 use crate::buffers::{Buffer, Buffers};
 use crate::multicast::{Channel, Group};
 
@@ -40,6 +41,8 @@ pub struct FrisbeeFetchConfig {
     pub give_up: Span,
     /// Maximum memory for chunks, in bytes. At least eight are held.
     pub memory: u64,
+    /// With a switch that redirects requests: how clients serve each other.
+    pub redirected: Option<RedirectedConfig>,
 }
 
 /// Why an image was not fetched. Nothing of it stays.
@@ -128,10 +131,12 @@ pub enum FrisbeeFetchEvent {
         /// What is wrong, as a sentence.
         why: String,
     },
+    /// The file is complete, and has its name.
+    Written(Box<FrisbeeFetched>),
 }
 
 /// What was fetched.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub struct FrisbeeFetched {
     /// The server.
     pub server: Ipv4Addr,
@@ -143,22 +148,28 @@ pub struct FrisbeeFetched {
     pub damaged: u32,
     /// Messages that were dropped on arrival: malformed, or from another host than they say.
     pub refused: u64,
-    /// What was counted in the session.
-    pub counts: ClientCounts,
+    /// Requests that were sent.
+    pub requests: u64,
+    /// Requests that were repeated.
+    pub retries: u64,
+    /// Chunks received from each host.
+    pub from: BTreeMap<Ipv4Addr, u32>,
+    /// Chunks sent to each host.
+    pub to: BTreeMap<Ipv4Addr, u32>,
 }
 
 /// After this time without an answer it is said that there is none.
-const UNANSWERED: Span = Span::from_secs(5);
+pub(super) const UNANSWERED: Span = Span::from_secs(5);
 /// How many damaged chunks in a row are too many.
-const MOST_DAMAGED: u32 = 16;
+pub(super) const MOST_DAMAGED: u32 = 16;
 /// The shortest time between two reports of damaged chunks.
-const REPORT_EACH: Span = Span::from_secs(1);
+pub(super) const REPORT_EACH: Span = Span::from_secs(1);
 /// How long packets gather in the socket: see the sessions of this software's own clients.
-const GATHER: Span = Span::from_ms(1);
+pub(super) const GATHER: Span = Span::from_ms(1);
 /// How often it is checked whether to stop, at least.
-const TICK: Duration = Duration::from_millis(50);
+pub(super) const TICK: Duration = Duration::from_millis(50);
 /// How long it is waited for room in the send buffer.
-const RETRY: Duration = Duration::from_millis(1);
+pub(super) const RETRY: Duration = Duration::from_millis(1);
 
 /// Fetches an image from Frisbee's server into an `.ndz` file, each of whose chunks is checked by what it says of itself.
 ///
@@ -205,6 +216,11 @@ async fn run(
     let most = (config.memory / ndz::CHUNK as u64).clamp(8, 1 << 15) as u16;
     let machine = ClientConfig::driven(ndz::CHUNK as u32);
     let machine = ClientConfig { buffers: machine.buffers.min(most), ..machine };
+    if let Some(redirected) = &config.redirected {
+        let run =
+            redirected::run(config, redirected, channel, own, file, progress, clock, on_event);
+        return run.await;
+    }
     let rng = Rng::stream(random() as u64, 0, 0, "frisbee client");
     let now = clock.now();
     let (verify, verified) = unbounded_channel();
@@ -292,14 +308,21 @@ impl Driver<'_> {
             }
             sleep(RETRY).await;
         }
-        Ok(FrisbeeFetched {
-            server: self.server.unwrap_or(Ipv4Addr::UNSPECIFIED),
+        let server = self.server.unwrap_or(Ipv4Addr::UNSPECIFIED);
+        let counts = self.machine.counts();
+        let fetched = FrisbeeFetched {
+            server,
             chunks: self.chunks,
             with_sha1: self.with_sha1,
             damaged: self.damaged,
             refused: self.channel.refused(),
-            counts: *self.machine.counts(),
-        })
+            requests: counts.requests,
+            retries: counts.rerequests,
+            from: [(server, self.chunks)].into(),
+            to: BTreeMap::new(),
+        };
+        on_event(FrisbeeFetchEvent::Written(Box::new(fetched.clone())));
+        Ok(fetched)
     }
 
     /// Runs until every chunk is written, and returns the last one.
@@ -329,7 +352,7 @@ impl Driver<'_> {
                     }
                 }
                 received = self.channel.receive(), if !gathers => {
-                    received.map_err(failed)?;
+                    received.map_err(socket_failed)?;
                     self.handle(on_event)?;
                     if !self.channel.has_more() {
                         self.gathers_until = self.clock.now() + GATHER;
@@ -351,7 +374,7 @@ impl Driver<'_> {
                 (None, body) => self.channel.push(body, &[]),
             }
         }
-        self.channel.flush().map_err(failed)
+        self.channel.flush().map_err(socket_failed)
     }
 
     /// Handles what has arrived: the server's blocks and its reply, and requests of others, which the machine does not repeat.
@@ -502,6 +525,6 @@ impl Driver<'_> {
     }
 }
 
-fn failed(source: std::io::Error) -> FrisbeeFetchError {
+pub(super) fn socket_failed(source: std::io::Error) -> FrisbeeFetchError {
     FrisbeeFetchError::System { what: "the UDP socket of the session has failed", source }
 }

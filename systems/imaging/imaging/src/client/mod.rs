@@ -5,6 +5,7 @@ mod drive;
 mod emulab;
 mod multicast;
 mod receive;
+mod redirected;
 mod session;
 
 use std::cell::{Cell, RefCell};
@@ -36,6 +37,7 @@ pub use self::emulab::{
     FrisbeeFetchConfig, FrisbeeFetchError, FrisbeeFetchEvent, FrisbeeFetched, fetch_frisbee,
 };
 use self::multicast::Outcome;
+pub use self::redirected::RedirectedConfig;
 pub use self::session::SessionError;
 use self::session::{Place, Session, Shared};
 use crate::acceptor::Acceptor;

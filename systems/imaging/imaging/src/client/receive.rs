@@ -6,17 +6,22 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
+use bytes::Bytes;
+use rackweave_core::HostId;
 use rackweave_image::{Codec, StoredChunk};
 use rackweave_linux::sys::set_receive_low_water;
 use rackweave_page::{Bounds, Place, Places};
 use rackweave_swp2p::p2p::{Check, ChunkOf};
+use rackweave_wire::frisbee::Auth;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
+use tokio::sync::Semaphore;
 use tokio::task::{spawn_blocking, spawn_local};
 use tokio::time::timeout;
 
 use super::{FetchEvent, Inner};
 use crate::acceptor::Acceptor;
+use crate::buffers::Buffers;
 use crate::frames::{CHUNK_HEADER, ChunkHeader, ChunkReply};
 use crate::hello::{self, Purpose};
 
@@ -37,20 +42,117 @@ const PIECE: usize = 256 << 10;
 /// The socket wakes its reader when this much has arrived. More would leave the sender's window closed for longer.
 const WAKE: u32 = 64 << 10;
 
+/// What takes the chunks that holders send.
+pub(super) trait Taker: 'static {
+    /// The key of all hosts.
+    fn auth(&self) -> &Auth;
+    /// The system refuses connections.
+    fn not_accepted(&self, why: String);
+    /// Whether nothing is taken from this host.
+    fn bans(&self, from: Ipv4Addr) -> bool;
+    /// Nothing is taken from this host from now on: it has sent a damaged chunk.
+    fn ban(&self, from: Ipv4Addr);
+    /// Whether a chunk can have this header.
+    fn expects(&self, header: ChunkHeader) -> bool;
+    /// The number of a holder; `None` if there are too many.
+    fn number(&self, from: Ipv4Addr) -> Option<HostId>;
+    /// Whether the chunk is not here.
+    fn wants(&self, chunk: u32) -> bool;
+    /// A permit for each chunk in memory that has not been judged.
+    fn room(&self) -> &Semaphore;
+    /// Memory for chunks.
+    fn buffers(&self) -> &Buffers;
+    /// Bytes of a chunk have arrived.
+    fn progress(&self, from: HostId, what: ChunkOf);
+    /// A chunk has arrived that was here already.
+    fn unwanted(&self, from: HostId, what: ChunkOf);
+    /// Verifies and keeps a chunk.
+    async fn take(&self, what: ChunkOf, bytes: Bytes) -> io::Result<Check>;
+    /// A chunk was taken, or is damaged.
+    fn taken(&self, from: HostId, what: ChunkOf, check: Check);
+}
+
+impl Taker for Inner {
+    fn auth(&self) -> &Auth {
+        &self.auth
+    }
+
+    fn not_accepted(&self, why: String) {
+        self.event(FetchEvent::NotAccepted(why));
+    }
+
+    fn bans(&self, from: Ipv4Addr) -> bool {
+        self.banned.borrow().contains(&from)
+    }
+
+    fn ban(&self, from: Ipv4Addr) {
+        Self::ban(self, from);
+    }
+
+    fn expects(&self, header: ChunkHeader) -> bool {
+        let ChunkHeader { image, chunk, len } = header;
+        let expected = self.manifest.chunk(chunk).map(|chunk| chunk.stored);
+        image == self.image.get() && expected == Some(len)
+    }
+
+    fn number(&self, from: Ipv4Addr) -> Option<HostId> {
+        self.peers.borrow_mut().number(from)
+    }
+
+    fn wants(&self, chunk: u32) -> bool {
+        !self.machine.borrow().have().contains(chunk)
+    }
+
+    fn room(&self) -> &Semaphore {
+        &self.room
+    }
+
+    fn buffers(&self) -> &Buffers {
+        &self.buffers
+    }
+
+    fn progress(&self, from: HostId, what: ChunkOf) {
+        self.machine.borrow_mut().chunk_progress(self.clock.now(), from, what);
+    }
+
+    fn unwanted(&self, from: HostId, what: ChunkOf) {
+        self.taken(from, what, Check::Verified);
+    }
+
+    async fn take(&self, what: ChunkOf, bytes: Bytes) -> io::Result<Check> {
+        let (manifest, len) = (Arc::clone(&self.manifest), bytes.len() as u64);
+        let verify = move || StoredChunk::verify(&manifest, what.chunk, bytes);
+        let Ok(stored) = spawn_blocking(verify).await.map_err(io::Error::other)? else {
+            return Ok(Check::Damaged);
+        };
+        if self.wants(what.chunk) {
+            self.count_received(len);
+            let codec = self.manifest.chunk(what.chunk).map(|chunk| chunk.codec);
+            self.cache.borrow_mut().insert(stored, codec == Some(Codec::Raw));
+        }
+        Ok(Check::Verified)
+    }
+
+    fn taken(&self, from: HostId, what: ChunkOf, check: Check) {
+        self.machine.borrow_mut().chunk_received(self.clock.now(), from, what, check);
+        self.wake.notify_one();
+    }
+}
+
 /// Accepts connections for as long as the client runs.
-pub(super) async fn accept(mut acceptor: Acceptor, inner: Rc<Inner>) {
+pub(super) async fn accept<T: Taker>(mut acceptor: Acceptor, taker: Rc<T>) {
     let places = Places::new(CONNECTIONS);
     loop {
-        let (stream, from) = acceptor.next(|why| inner.event(FetchEvent::NotAccepted(why))).await;
-        if inner.banned.borrow().contains(&from) {
+        let (stream, from) = acceptor.next(|why| taker.not_accepted(why)).await;
+        if taker.bans(from) {
             continue;
         }
-        let (inner, place) = (Rc::clone(&inner), places.take(from, false));
+        let (taker, place) = (Rc::clone(&taker), places.take(from, false));
         spawn_local(async move {
             // A holder whose connection fails sends chunks over another one, or the machine requests them again.
             tokio::select! {
                 biased;
-                _ = chunks(stream, from, &inner, &place) => {}
+                _ = chunks(stream, from, &*taker, &place) => {}
                 () = place.evicted() => {}
             }
         });
@@ -60,15 +162,15 @@ pub(super) async fn accept(mut acceptor: Acceptor, inner: Rc<Inner>) {
 async fn chunks(
     mut stream: TcpStream,
     from: Ipv4Addr,
-    inner: &Rc<Inner>,
+    taker: &impl Taker,
     place: &Place<Ipv4Addr>,
 ) -> io::Result<()> {
     stream.set_nodelay(true)?;
     let accepts = |purpose| purpose == Purpose::Chunks;
-    hello::accept(&mut stream, &inner.auth, accepts).await.map_err(io::Error::other)?;
+    hello::accept(&mut stream, taker.auth(), accepts).await.map_err(io::Error::other)?;
     place.prove(&from, true);
     let mut unwanted = 0;
-    while unwanted < MOST_UNWANTED && !inner.banned.borrow().contains(&from) {
+    while unwanted < MOST_UNWANTED && !taker.bans(from) {
         let mut header = [0; CHUNK_HEADER];
         match timeout(IDLE, stream.read_exact(&mut header)).await {
             Ok(Ok(_)) => {}
@@ -76,7 +178,7 @@ async fn chunks(
         }
         let header = ChunkHeader::decode(&header).ok_or(io::ErrorKind::InvalidData)?;
         place.touch();
-        let is_new = timeout(CHUNK, chunk(&mut stream, from, header, inner)).await??;
+        let is_new = timeout(CHUNK, chunk(&mut stream, from, header, taker)).await??;
         unwanted = if is_new { 0 } else { unwanted + 1 };
     }
     Ok(())
@@ -87,19 +189,17 @@ async fn chunk(
     stream: &mut TcpStream,
     from: Ipv4Addr,
     header: ChunkHeader,
-    inner: &Rc<Inner>,
+    taker: &impl Taker,
 ) -> io::Result<bool> {
-    let ChunkHeader { image, chunk, len } = header;
-    let expected = inner.manifest.chunk(chunk).map(|chunk| chunk.stored);
-    if image != inner.image.get() || expected != Some(len) {
+    if !taker.expects(header) {
         return Err(io::ErrorKind::InvalidData.into());
     }
+    let ChunkHeader { image, chunk, len } = header;
     let what = ChunkOf { image, chunk };
-    let host = inner.peers.borrow_mut().number(from).ok_or(io::ErrorKind::OutOfMemory)?;
-    let is_wanted = !inner.machine.borrow().have().contains(chunk);
-    // A permit for each chunk in memory that has not been judged.
-    let permit = inner.room.acquire().await.map_err(io::Error::other)?;
-    let mut bytes = inner.buffers.take(if is_wanted { len as usize } else { PIECE });
+    let host = taker.number(from).ok_or(io::ErrorKind::OutOfMemory)?;
+    let is_wanted = taker.wants(chunk);
+    let permit = taker.room().acquire().await.map_err(io::Error::other)?;
+    let mut bytes = taker.buffers().take(if is_wanted { len as usize } else { PIECE });
     bytes.clear();
     let (mut left, mut unreported) = (u64::from(len), 0);
     set_receive_low_water(stream, WAKE.min(len))?;
@@ -119,41 +219,23 @@ async fn chunk(
         unreported += read;
         if unreported >= PIECE {
             unreported = 0;
-            let now = inner.clock.now();
-            inner.machine.borrow_mut().chunk_progress(now, host, what);
+            taker.progress(host, what);
         }
     }
     set_receive_low_water(stream, 1)?;
     let reply = ChunkReply { image, chunk, taken: is_wanted };
     stream.write_all(&reply.encode()).await?;
     if !is_wanted {
-        inner.machine.borrow_mut().chunk_received(inner.clock.now(), host, what, Check::Verified);
-        inner.wake.notify_one();
+        taker.unwanted(host, what);
         return Ok(false);
     }
-    let (manifest, bytes) = (Arc::clone(&inner.manifest), bytes.freeze());
-    let verified = spawn_blocking(move || StoredChunk::verify(&manifest, chunk, bytes)).await;
-    let verified = verified.map_err(io::Error::other)?;
+    let check = taker.take(what, bytes.freeze()).await?;
     drop(permit);
-    let now = inner.clock.now();
-    let check = match verified {
-        Ok(stored) => {
-            let is_new = !inner.machine.borrow().have().contains(chunk);
-            if is_new {
-                inner.count_received(u64::from(len));
-                let codec = inner.manifest.chunk(chunk).map(|chunk| chunk.codec);
-                inner.cache.borrow_mut().insert(stored, codec == Some(Codec::Raw));
-            }
-            Check::Verified
-        }
-        Err(_) => Check::Damaged,
-    };
-    inner.machine.borrow_mut().chunk_received(now, host, what, check);
-    inner.wake.notify_one();
+    taker.taken(host, what, check);
     match check {
         Check::Verified => Ok(true),
         Check::Damaged => {
-            inner.ban(from);
+            taker.ban(from);
             Err(io::ErrorKind::InvalidData.into())
         }
     }
