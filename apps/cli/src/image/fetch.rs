@@ -40,8 +40,11 @@ pub(crate) struct FetchArgs {
     pub(super) from: Option<SocketAddrV4>,
     /// Fetch the image file that Emulab's frisbeed sends to this group, from --from or who answers first.
     #[arg(long, value_name = "GROUP:PORT", value_parser = hosts::any_group,
-        conflicts_with_all = ["name", "list", "linger", "key_file", "signed_by", "rate", "zero", "fix_gpt"])]
+        conflicts_with_all = ["name", "list", "key_file", "signed_by", "zero", "fix_gpt"])]
     frisbee: Option<(Ipv4Addr, Option<u16>)>,
+    /// With --frisbee: a switch redirects requests (`rackweave image switch`), and hosts serve each other.
+    #[arg(long, requires = "frisbee")]
+    pub(super) switch: bool,
     /// A file or a block device.
     #[arg(long, value_name = "TARGET", required_unless_present = "list")]
     pub(super) to: Option<PathBuf>,
@@ -50,7 +53,7 @@ pub(crate) struct FetchArgs {
     pub(super) bind: Option<Ipv4Addr>,
     /// Serve others for this time after every byte is written. Not with multicast.
     #[arg(long, value_name = "TIME", default_value = "0 s")]
-    linger: Span,
+    pub(super) linger: Span,
     /// File with the secret that all hosts share.
     #[arg(long, value_name = "FILE")]
     key_file: Option<PathBuf>,
@@ -59,10 +62,10 @@ pub(crate) struct FetchArgs {
     signed_by: Option<PathBuf>,
     /// Most bits per second that this host sends to others.
     #[arg(long, value_name = "RATE", value_parser = values::positive_rate)]
-    rate: Option<Rate>,
+    pub(super) rate: Option<Rate>,
     /// Do not serve others.
     #[arg(long)]
-    no_serve: bool,
+    pub(super) no_serve: bool,
     /// Memory for chunks, half to wait for the disk and half to serve others.
     #[arg(long, value_name = "SIZE", default_value = "512 MiB")]
     pub(super) memory: Bytes,
@@ -87,7 +90,7 @@ pub(crate) struct FetchArgs {
     /// Chunks that are requested at a time.
     #[arg(long, value_name = "N", default_value_t = Config::default().outstanding,
         value_parser = clap::value_parser!(u16).range(1..=4096))]
-    outstanding: u16,
+    pub(super) outstanding: u16,
     /// Chunks in one request. More save requests.
     #[arg(long, value_name = "N", default_value_t = Config::default().batch,
         value_parser = clap::value_parser!(u16).range(1..=4096))]

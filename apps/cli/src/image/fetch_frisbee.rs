@@ -4,12 +4,14 @@ use std::net::Ipv4Addr;
 
 use miette::miette;
 use rackweave_imaging::{
-    FrisbeeFetchConfig, FrisbeeFetchError, FrisbeeFetchEvent, FrisbeeFetched, fetch_frisbee,
+    FrisbeeFetchConfig, FrisbeeFetchError, FrisbeeFetchEvent, FrisbeeFetched, RedirectedConfig,
+    fetch_frisbee,
 };
-use serde_json::json;
+use rackweave_swp2p::p2p::client::Config;
+use serde_json::{Value, json};
 
 use super::fetch::FetchArgs;
-use super::{bar, failed, watched};
+use super::{allow_many_files, bar, failed, watched};
 use crate::shell::{escaped, events, exit, print, size, status};
 
 pub(super) fn fetch(args: &FetchArgs, session: (Ipv4Addr, Option<u16>)) -> miette::Result<u8> {
@@ -21,7 +23,17 @@ pub(super) fn fetch(args: &FetchArgs, session: (Ipv4Addr, Option<u16>)) -> miett
         let why = "this is an image file in Frisbee's format, which `rackweave image unpack` writes to a disk";
         return Err(miette!("--to must be named .ndz: {why}"));
     }
+    if !args.switch && (args.linger.ticks() > 0 || args.rate.is_some()) {
+        return Err(miette!("with --frisbee, --linger and --rate are of use with --switch only"));
+    }
+    let machine =
+        Config { linger: args.linger, outstanding: args.outstanding, ..Config::default() };
+    let redirected = RedirectedConfig { machine, rate: args.rate, serve: !args.no_serve };
+    if args.switch {
+        allow_many_files();
+    }
     let config = FrisbeeFetchConfig {
+        redirected: args.switch.then_some(redirected),
         group,
         port,
         server: args.from.map(|server| *server.ip()),
@@ -37,7 +49,10 @@ pub(super) fn fetch(args: &FetchArgs, session: (Ipv4Addr, Option<u16>)) -> miett
     let fetched = fetch_frisbee(&config, &progress, &mut on_event);
     drop(shown);
     match fetched {
-        Ok(fetched) => written(args, &fetched),
+        Ok(fetched) if args.switch && args.json => {
+            events::emit("left", json!({ "from": fetched.from, "to": fetched.to }))
+        }
+        Ok(_) => Ok(exit::DONE),
         Err(error) => {
             if args.json {
                 let _ = events::emit("failed", json!({ "error": error.to_string() }));
@@ -73,6 +88,7 @@ fn report(args: &FetchArgs, event: FrisbeeFetchEvent) {
             FrisbeeFetchEvent::Damaged { chunk, why } => {
                 ("damaged-blocks", json!({ "chunk": chunk, "error": why }))
             }
+            FrisbeeFetchEvent::Written(fetched) => ("written", fields(&fetched)),
         };
         let _ = events::emit(name, fields);
         return;
@@ -92,21 +108,21 @@ fn report(args: &FetchArgs, event: FrisbeeFetchEvent) {
             let why = escaped(&why);
             status(&format!("chunk {chunk} has arrived damaged ({why}); requested again\n"));
         }
+        FrisbeeFetchEvent::Written(fetched) => written(args, &fetched),
     }
 }
 
-fn written(args: &FetchArgs, fetched: &FrisbeeFetched) -> miette::Result<u8> {
-    let FrisbeeFetched { server, chunks, with_sha1, damaged, refused, counts } = fetched;
-    if args.json {
-        let fields = json!({
-            "server": server, "chunks": chunks, "with_sha1": with_sha1, "damaged": damaged, "refused": refused,
-            "requests": counts.requests, "retries": counts.rerequests,
-        });
-        return events::emit("written", fields);
-    }
-    if args.quiet {
-        return Ok(exit::DONE);
-    }
+fn fields(fetched: &FrisbeeFetched) -> Value {
+    json!({
+        "server": fetched.server, "chunks": fetched.chunks, "with_sha1": fetched.with_sha1,
+        "damaged": fetched.damaged, "refused": fetched.refused,
+        "requests": fetched.requests, "retries": fetched.retries,
+        "from": fetched.from, "to": fetched.to,
+    })
+}
+
+fn written(args: &FetchArgs, fetched: &FrisbeeFetched) {
+    let FrisbeeFetched { server, chunks, with_sha1, from, .. } = fetched;
     let checked = if with_sha1 == chunks {
         "each has its SHA-1".to_owned()
     } else {
@@ -117,5 +133,15 @@ fn written(args: &FetchArgs, fetched: &FrisbeeFetched) -> miette::Result<u8> {
     };
     let bytes = size(u64::from(*chunks) << 20);
     let to = args.to.as_deref().unwrap_or_else(|| "".as_ref()).to_string_lossy();
-    print(&format!("{}: {chunks} chunks with {bytes} from {server}; {checked}\n", escaped(&to)))
+    let by_server = from.get(server).copied().unwrap_or(0);
+    let whence = match args.switch {
+        true => format!("{by_server} of them from {server}"),
+        false => format!("from {server}"),
+    };
+    let linger = match args.switch && args.linger.ticks() > 0 {
+        true => format!("; serving others for {}", args.linger),
+        false => String::new(),
+    };
+    let to = escaped(&to);
+    let _ = print(&format!("{to}: {chunks} chunks with {bytes}, {whence}; {checked}{linger}\n"));
 }

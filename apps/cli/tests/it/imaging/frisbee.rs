@@ -10,7 +10,7 @@ use std::process::{Command, Stdio};
 use rackweave_testing::free_ports;
 
 use super::{COMMAND, Place, Process, SERVER, chunks};
-use crate::common::nap;
+use crate::common::{nap, until};
 
 /// Enough for 8 chunks of the peer's packer.
 const BYTES: usize = 4 << 20;
@@ -256,6 +256,10 @@ fn what_frisbee_cannot_carry_is_refused_with_the_reason() {
     let listen = format!("{SERVER}:{}", place.port);
     let said_of = said(&["--listen", &listen]);
     assert!(said_of.contains("`golden` is not in Frisbee's format (.ndz)"), "{said_of}");
+    let fetch = ["fetch", "--frisbee", "239.255.96.9:7001", "--to", "x.ndz", "--linger", "1 s"];
+    let output = place.command(&fetch).output().unwrap();
+    let stderr = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(output.status.code() == Some(2) && stderr.contains("--switch only"), "{stderr}");
     let said_of = said(&["--key-file", "key"]);
     assert!(said_of.contains("cannot be used with"), "{said_of}");
 }
@@ -530,4 +534,92 @@ fn emulabs_server_serves_this_client_and_imageunzip_what_is_packed_here() {
         assert_eq!(written["with_sha1"], written["chunks"], "{written}");
     }
     assert!(read("copy1.ndz") == read("golden.ndz") && read("copy2.ndz") == read("golden.ndz"));
+}
+
+/// The example of the slides, with real parties: an old server and an old client beside changed clients and a switch.
+#[test]
+fn clients_of_emulabs_server_serve_each_other_behind_a_switch_that_dies_and_returns() {
+    rackweave_testing::needs!(Frisbee);
+    rackweave_testing::needs!(NetAdmin);
+    rackweave_testing::needs!(Clang);
+    let (spaces, place) = (Spaces::new("both", 6), Place::new(1));
+    place.write_disk("disk", 16 << 20, 8);
+    let folder = place.folder.path();
+    let mut imagezip = Command::new(program("imagezip"));
+    imagezip.args(["-r", "disk", "golden.ndz"]).current_dir(folder);
+    output(imagezip);
+    let read = |name: &str| fs::read(place.path(name)).unwrap();
+    let chunks = read("golden.ndz").len() as u64 >> 20;
+    let mut server = spaces.at(0, folder, program("frisbeed"));
+    server.args(["-d", "-i", "10.9.0.1", "-m", "239.255.96.22", "-p", "7001", "-W", "150000000"]);
+    let log = fs::File::create(place.path("server.log")).unwrap();
+    let server = server.arg("golden.ndz").stdout(Stdio::null()).stderr(log).spawn().unwrap();
+    let mut server = Peer { child: Some(server), out: PathBuf::new() };
+    let switch = || {
+        let mut switch = Command::new("ip");
+        switch.args(["netns", "exec", &spaces.name("sw"), COMMAND, "image", "switch", "--bpf"]);
+        switch.args(["--ports", "p1,p2,p3,p4,p5", "--server", "10.9.0.1:7001", "--no-pending"]);
+        switch.args(["--json", "--stats"]).stdin(Stdio::null());
+        let mut switch = Process::start(switch);
+        switch.event("ready");
+        switch
+    };
+    let changed = |host: u8, linger: &str| {
+        let mut fetch = spaces.at(host, folder, COMMAND);
+        fetch.args(["image", "fetch", "--frisbee", "239.255.96.22:7001", "--switch", "--json"]);
+        fetch.args(["--overwrite", "--linger", linger, "--to", &format!("copy{host}.ndz")]);
+        Process::start(fetch)
+    };
+    let unmodified = |host: u8| {
+        let mut frisbee = spaces.at(host, folder, program("frisbee"));
+        let own = format!("10.9.0.{}", host + 1);
+        frisbee.args(["-i", &own, "-m", "239.255.96.22", "-p", "7001", &format!("disk{host}")]);
+        let child = frisbee.stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
+        Peer { child: Some(child), out: PathBuf::new() }
+    };
+    let from = |written: &serde_json::Value, host: u8| {
+        written["from"][format!("10.9.0.{}", host + 1)].as_u64().unwrap_or(0)
+    };
+    let redirecting = switch();
+    let mut first = changed(1, "600 s");
+    let beside = unmodified(2);
+    assert_eq!(from(&first.event("written"), 0), chunks, "nobody else has any");
+    beside.end();
+    // The second one takes all from the first.
+    let mut second = changed(3, "600 s");
+    let written = second.event("written");
+    assert_eq!((from(&written, 0), from(&written, 1)), (0, chunks), "{written}");
+    // Without the switch, the server.
+    drop(redirecting);
+    let mut third = changed(4, "0 s");
+    assert_eq!(from(&third.event("written"), 0), chunks);
+    assert_eq!(third.end(), 0);
+    // The switch learns again who has what.
+    let mut redirecting = switch();
+    until("both have reported", || {
+        redirecting.found("stats");
+        redirecting
+            .events
+            .iter()
+            .any(|it| it["clients"].as_array().is_some_and(|all| all.len() == 2))
+    });
+    // A holder that has died delays others.
+    drop(first);
+    let mut fourth = changed(5, "0 s");
+    let written = fourth.event("written");
+    assert_eq!(
+        (from(&written, 1), from(&written, 0) + from(&written, 3)),
+        (0, chunks),
+        "{written}"
+    );
+    assert!(from(&written, 3) >= chunks / 2, "{written}");
+    for host in [1, 3, 4, 5] {
+        assert!(read(&format!("copy{host}.ndz")) == read("golden.ndz"), "{host}");
+    }
+    assert!(read("disk2") == read("disk"));
+    let ended = redirecting.interrupted();
+    assert!(super::chunks(&ended, "to_holders") >= chunks, "{ended}");
+    if let Some(server) = &mut server.child {
+        assert!(server.try_wait().unwrap().is_none(), "the server has ended");
+    }
 }
