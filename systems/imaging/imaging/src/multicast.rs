@@ -192,7 +192,7 @@ impl Channel {
         }
     }
 
-    /// As [`Self::receive`], also of messages for this host alone. Returns whether it is those that were received.
+    /// As [`Self::receive`], also of messages for this host alone. Returns whether such ones were received.
     pub(crate) async fn receive_any(&mut self) -> io::Result<bool> {
         loop {
             let (mut ready, is_direct) = tokio::select! {

@@ -536,7 +536,7 @@ fn emulabs_server_serves_this_client_and_imageunzip_what_is_packed_here() {
     assert!(read("copy1.ndz") == read("golden.ndz") && read("copy2.ndz") == read("golden.ndz"));
 }
 
-/// The example of the slides, with real parties: an old server and an old client beside changed clients and a switch.
+/// The example of the slides, with real parties: an old server, an old client, changed clients and a switch.
 #[test]
 fn clients_of_emulabs_server_serve_each_other_behind_a_switch_that_dies_and_returns() {
     rackweave_testing::needs!(Frisbee);

@@ -583,8 +583,8 @@ impl Driver {
         Ok(())
     }
 
-    /// Requests chunks in Frisbee's words. A chunk of which the server has multicast a part is not redirected: of it only
-    /// blocks are missing.
+    /// Requests chunks in Frisbee's words. Where the server has multicast a part of a chunk, the group is asked for the missing blocks, which
+    /// no switch redirects.
     fn request(&mut self, chunks: Chunks) -> Result<(), FrisbeeFetchError> {
         let Chunks { first, count, tries, .. } = chunks;
         for chunk in first..first + u32::from(count) {
