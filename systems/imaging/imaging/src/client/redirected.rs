@@ -583,25 +583,19 @@ impl Driver {
         Ok(())
     }
 
-    /// Requests chunks in Frisbee's words. Where the server has multicast a part of a chunk, the group is asked for the missing blocks, which
-    /// no switch redirects.
+    /// Requests chunks in Frisbee's words. Where the server has multicast a part of a chunk, another client sends all of it, or else the
+    /// server the missing blocks.
     fn request(&mut self, chunks: Chunks) -> Result<(), FrisbeeFetchError> {
         let Chunks { first, count, tries, .. } = chunks;
         for chunk in first..first + u32::from(count) {
             if self.judging.contains(&chunk) {
                 continue;
             }
-            let retries = u32::from(tries);
-            if let Some(incomplete) = self.incomplete.get(&chunk) {
-                let missing = incomplete.blocks.missing(CHUNK_BLOCKS);
-                self.channel.push(Body::PartialRequest { chunk, retries }, &missing.to_bytes());
-                continue;
-            }
-            let all = Blocks::EMPTY.missing(CHUNK_BLOCKS).to_bytes();
-            let request = Body::Request { chunk, block: 0, count: CHUNK_BLOCKS };
+            let here = self.incomplete.get(&chunk).map_or(Blocks::EMPTY, |it| it.blocks);
+            let missing = here.missing(CHUNK_BLOCKS).to_bytes();
             let (body, payload) = match tries {
-                0 => (request, &[][..]),
-                _ => (Body::PartialRequest { chunk, retries }, &all[..]),
+                0 => (Body::Request { chunk, block: 0, count: CHUNK_BLOCKS }, &[][..]),
+                _ => (Body::PartialRequest { chunk, retries: tries.into() }, &missing[..]),
             };
             self.channel.send_to(self.server, body, payload).map_err(socket_failed)?;
         }
