@@ -454,7 +454,6 @@ fn open(
     }
     let in_fabric = |host: &HostId| place.is_some_and(|place| host.0 < place.layout.hosts());
     let outsider = hosts.iter().position(|host| !in_fabric(host));
-    let mut by_unicast = Vec::new();
     let spread = match (request.spread, outsider) {
         (Some(Spread::Labels), _) if place.is_none() => {
             return Err("the agent was started without --fabric and --controller".to_owned());
@@ -465,11 +464,7 @@ fn open(
         (Some(spread), _) => spread,
         _ if hosts.len() == 1 => Spread::Unicast,
         (None, None) => Spread::Labels,
-        (None, Some(_)) => {
-            let reach = engine.probe(&hosts).map_err(|error| error.to_string())?;
-            by_unicast = reach.by_unicast;
-            reach.spread
-        }
+        (None, Some(_)) => engine.probe(&hosts).map_err(|error| error.to_string())?.spread,
     };
     let words = match spread {
         Spread::Labels => place.map_or(0, |place| place.layout.words()),
@@ -494,6 +489,5 @@ fn open(
     let pipe = pipe.map_err(|error| error.to_string())?;
     let session = engine.open(Box::new(pipe), &hosts, spread, flow);
     let session = session.map_err(|error| error.to_string())?;
-    engine.serve_by_unicast(session, &by_unicast);
     Ok((session, spread))
 }

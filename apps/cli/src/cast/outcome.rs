@@ -219,7 +219,7 @@ impl Outcome {
                 "resumed_at": receiver.from, "wall_s": seconds,
                 "bits_per_second": (bytes as f64 * 8.0 / seconds.max(1e-9)) as u64,
                 "repair_bytes": receiver.repairs, "mtu": receiver.mtu,
-                "multicast": self.spread == Spread::Multicast && receiver.slow_reason != Some(SlowReason::NoMulticast),
+                "multicast": receiver.multicast,
                 "deleted": deleted.map(|it| it.entries), "not_deleted": deleted.map(|it| it.failed),
                 "error": shortfall(it),
             })
@@ -243,7 +243,7 @@ impl Outcome {
                     receiver.address, self.view.packet
                 );
             }
-            if receiver.slow_reason == Some(SlowReason::NoMulticast) {
+            if self.spread == Spread::Multicast && receiver.multicast == Some(false) {
                 text += &format!(
                     "note: {}: multicast does not reach it; it got copies of its own\n",
                     receiver.address

@@ -170,20 +170,17 @@ fn send_to(args: &SendArgs, interrupted: &Interrupt) -> miette::Result<u8> {
     interrupted.on_first(move || waker.wake());
     let hosts: Vec<HostId> = args.to.iter().map(|to| engine.add_peer(*to)).collect();
     let failed = |error| miette!("the socket failed: {error}");
-    let (spread, by_unicast) = match args.spread {
-        Some(spread) => (spread, Vec::new()),
-        None if hosts.len() == 1 => (Spread::Unicast, Vec::new()),
-        None => {
-            let reach = engine.probe(&hosts).map_err(failed)?;
-            (reach.spread, reach.by_unicast)
-        }
+    let spread = match args.spread {
+        Some(spread) => spread,
+        None if hosts.len() == 1 => Spread::Unicast,
+        None => engine.probe(&hosts).map_err(failed)?.spread,
     };
     let itemize = args.dry_run || args.itemize;
     let names = listing.as_ref().filter(|_| itemize).map(Names::new).unwrap_or_default();
     let delete = if args.delete { Delete::Later } else { Delete::Never };
     let (dry_run, checksum) = (args.dry_run, args.checksum);
     let purpose = Purpose { dry_run, checksum, itemize, delete };
-    let config = CastConfig { spread, by_unicast, flow, purpose };
+    let config = CastConfig { spread, flow, purpose };
     let cast = match listing {
         // With --checksum all files are read before anything is sent.
         Some(listing) => {

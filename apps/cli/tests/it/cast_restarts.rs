@@ -480,6 +480,44 @@ fn a_host_without_multicast_does_not_turn_it_into_copies_for_the_others() {
     assert!(notes.contains("10.9.0.5:6722: multicast does not reach it"), "{notes}");
 }
 
+/// It answers no probe before the cast, so that the sender finds out when it joins.
+#[test]
+fn a_host_without_multicast_that_comes_late_gets_copies_of_its_own() {
+    rackweave_testing::needs!(NetAdmin);
+    let spaces = Spaces::make("w", 4, 1500);
+    let folder = tempfile::tempdir().unwrap();
+    let big = folder.path().join("big");
+    std::fs::write(&big, content(60_000_000)).unwrap();
+    let place = |host: usize| folder.path().join(host.to_string());
+    let receive = |host: usize, more: &[&str]| {
+        let place = place(host);
+        let mut args = vec!["receive", "--from", "10.9.0.1", "--dir", at(&place)];
+        args.extend(more);
+        Receiver::spawn(spaces.run(host, &args))
+    };
+    let early = [receive(1, &[]), receive(2, &[])];
+    let to = "10.9.0.2,10.9.0.3,10.9.0.4";
+    // It lasts for more than two seconds.
+    let mut command = spaces.run(0, &["send", "--json", "--rate", "200 Mbps", "--to", to]);
+    command.arg(&big).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let sender = Sender::start(&mut command);
+    wait(Duration::from_millis(500));
+    let late = receive(3, &["--interface", "127.0.0.1"]);
+    let output = sender.output();
+    drop((early, late));
+    assert_eq!(output.status.code(), Some(0), "{output:?}");
+    let document = json(&output);
+    assert_eq!(document["spread"], "multicast", "{document}");
+    let receivers = document["receivers"].as_array().unwrap();
+    let multicast: Vec<_> = receivers.iter().map(|it| it["multicast"].as_bool()).collect();
+    assert_eq!(multicast, [Some(true), Some(true), Some(false)], "{document}");
+    for host in 1..=3 {
+        assert!(std::fs::read(place(host).join("big")).unwrap() == content(60_000_000));
+    }
+    let notes = String::from_utf8_lossy(&output.stderr);
+    assert!(notes.contains("10.9.0.4:6722: multicast does not reach it"), "{notes}");
+}
+
 #[test]
 fn the_same_send_again_succeeds_and_sends_only_what_differs() {
     let folder = tempfile::tempdir().unwrap();

@@ -233,7 +233,7 @@ impl Process {
         let (spread, flow) = (scenario.spread, flow(scenario));
         let delete = if scenario.deletes.is_empty() { Delete::Never } else { Delete::Later };
         let purpose = Purpose { checksum: scenario.checksum(), delete, ..Purpose::default() };
-        let config = CastConfig { spread, by_unicast: Vec::new(), flow, purpose };
+        let config = CastConfig { spread, flow, purpose };
         let (cast, pipe) = match scenario.reads {
             reads @ Reads::Pipe { .. } => {
                 let (source, pipe) = Reader::new(streams.all(), reads);

@@ -40,8 +40,6 @@ const SMALL: usize = 1 << 20;
 pub struct CastConfig {
     /// How packets reach several receivers.
     pub spread: Spread,
-    /// The receivers that multicast does not reach.
-    pub by_unicast: Vec<HostId>,
     /// The parameters of all sessions.
     pub flow: FlowConfig,
     /// What receivers are asked.
@@ -218,16 +216,13 @@ impl Cast {
         bytes: Bytes,
         hosts: &[HostId],
     ) -> Result<Session, CastError> {
-        let CastConfig { by_unicast, flow, .. } = &self.config;
+        let CastConfig { flow, .. } = &self.config;
         let spread = match bytes.len().saturating_mul(hosts.len()) <= SMALL {
             true => Spread::Unicast,
             false => self.spread(hosts),
         };
         let source = Box::new(Memory::new(Manifest::number(&bytes), bytes));
         let session = engine.open_manifest(source, self.entries.count(), hosts, spread, *flow)?;
-        if spread == Spread::Multicast {
-            engine.serve_by_unicast(session, &among(by_unicast, hosts));
-        }
         Ok(session)
     }
 
@@ -300,12 +295,9 @@ impl Cast {
         source: Box<dyn Source>,
         hosts: &[HostId],
     ) -> Result<(), CastError> {
-        let CastConfig { by_unicast, flow, .. } = &self.config;
+        let CastConfig { flow, .. } = &self.config;
         let spread = self.spread(hosts);
         let session = engine.open(source, hosts, spread, *flow)?;
-        if spread == Spread::Multicast {
-            engine.serve_by_unicast(session, &among(by_unicast, hosts));
-        }
         if self.catalogue.is_some() {
             engine.expect_back(session, hosts);
         }
@@ -666,11 +658,6 @@ impl Cast {
         }
         cast
     }
-}
-
-/// Returns those of some hosts that are among others.
-fn among(some: &[HostId], others: &[HostId]) -> Vec<HostId> {
-    some.iter().filter(|host| others.contains(host)).copied().collect()
 }
 
 /// Adds the counters of a session.

@@ -175,6 +175,8 @@ pub struct ReceiverProgress {
     pub repairs: u64,
     /// The reason for which it was last detached; `None` if it never was.
     pub slow_reason: Option<SlowReason>,
+    /// Whether packets to the multicast group reach it; `None` if that is not known. `Some(false)` if none are sent.
+    pub multicast: Option<bool>,
     /// Whether labels were to reach it and never did: it got copies of its own.
     pub unlabelled: bool,
     /// The size in bytes of the largest IP packets that were found to reach it, if full ones do not.
@@ -200,6 +202,7 @@ impl ReceiverProgress {
             bits_per_second: 0,
             repairs: 0,
             slow_reason: None,
+            multicast: None,
             unlabelled: false,
             mtu: None,
             seconds: None,

@@ -18,6 +18,7 @@ mod parity;
 mod peers;
 mod platform;
 mod probe;
+mod reach;
 mod receive;
 mod secure;
 mod send;
@@ -56,6 +57,8 @@ pub use self::peers::Admission;
 use self::peers::Peers;
 pub use self::platform::EnginePlatform;
 pub use self::probe::keys;
+use self::reach::Probes;
+pub use self::reach::Reach;
 pub use self::secure::SealedMessage;
 use self::send::Sending;
 pub use self::verify::{BlockHashes, Checked, HashCache, HashRequest, KeyRequest, Verifier};
@@ -123,17 +126,6 @@ pub struct Engine<P = UdpSocket> {
     stats: Stats,
 }
 
-/// How hosts are reached, as [`Engine::probe`] has found.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Reach {
-    /// Multicast if it reaches several of the hosts, or all that answer.
-    pub spread: Spread,
-    /// The hosts that do not answer.
-    pub silent: Vec<HostId>,
-    /// If the spread is multicast: the hosts that answer, but are not reached by it, for [`Engine::serve_by_unicast`].
-    pub by_unicast: Vec<HostId>,
-}
-
 /// The rate at which packets arrive.
 #[derive(Debug)]
 struct Arrivals {
@@ -154,15 +146,6 @@ impl Arrivals {
         }
         self.fast
     }
-}
-
-/// The outstanding probes of [`Engine::probe`], and the answers to them.
-#[derive(Debug, Default)]
-struct Probes {
-    nonce: u64,
-    asked: Time,
-    one: BTreeMap<HostId, Span>,
-    group: BTreeMap<HostId, Span>,
 }
 
 impl<P> std::fmt::Debug for Engine<P> {
@@ -235,56 +218,6 @@ impl Engine {
             return wait::until(self.driver.clock(), &[], Some(until), Span::ZERO);
         }
         self.driver.wait(until, Span::ZERO, &[self.waker.as_fd()])
-    }
-
-    /// Determines which of these hosts answer, which of those are reached by multicast, and thereby how a stream to all of them is best
-    /// spread. It returns as soon as the answers suffice.
-    ///
-    /// # Errors
-    /// If the socket has failed.
-    pub fn probe(&mut self, hosts: &[HostId]) -> io::Result<Reach> {
-        self.start_probe(hosts);
-        let began = self.driver.now();
-        let mut repeat_at = began + Span::from_ms(2);
-        loop {
-            self.send(self.driver.last_now())?;
-            Driver::receive(self)?;
-            let now = self.driver.now();
-            let all =
-                |heard: &BTreeMap<HostId, Span>| hosts.iter().all(|it| heard.contains_key(it));
-            if all(&self.probes.group) {
-                break;
-            }
-            // If multicast reaches a host at all, the host answers the group's probe about as fast as its own.
-            let slowest = self.probes.one.values().max().copied().unwrap_or_default();
-            let limit = if all(&self.probes.one) {
-                began + Span::from_ms(5).max(slowest * 3)
-            } else {
-                began + Span::from_ms(25)
-            };
-            if now >= limit {
-                break;
-            }
-            if now >= repeat_at {
-                self.send_probes(hosts);
-                repeat_at = now + Span::from_ms(5);
-                continue;
-            }
-            self.wait(Some(limit.min(repeat_at)))?;
-        }
-        let Probes { one, group, .. } = &self.probes;
-        let reached = hosts.iter().filter(|it| group.contains_key(it)).count();
-        // A host that is absent gets no copies, so it does not matter whether multicast reaches it.
-        let by_unicast = |it: &&HostId| one.contains_key(it) && !group.contains_key(it);
-        let by_unicast: Vec<HostId> = hosts.iter().filter(by_unicast).copied().collect();
-        // Two hosts that multicast reaches cost one copy less than by unicast, whatever the others need.
-        let by_group = reached > 1 || (reached == 1 && by_unicast.is_empty());
-        let answers = |it: &HostId| one.contains_key(it) || group.contains_key(it);
-        let silent = hosts.iter().filter(|it| !answers(it)).copied().collect();
-        Ok(match by_group && hosts.len() > 1 {
-            true => Reach { spread: Spread::Multicast, silent, by_unicast },
-            false => Reach { spread: Spread::Unicast, silent, by_unicast: Vec::new() },
-        })
     }
 }
 
@@ -459,6 +392,7 @@ impl<P: EnginePlatform> Driven<P> for Engine<P> {
         }
         self.feed_sources(now);
         self.handle_events(now);
+        self.probe_late_hosts(now);
         self.flush_at = self.drain(now, !more);
         ControlFlow::Continue(())
     }
@@ -480,7 +414,8 @@ impl<P: EnginePlatform> Driven<P> for Engine<P> {
         let controller = self.next_control();
         let host = self.host.poll_timeout();
         let asks = [self.next_ask(), self.answers.next_ask()];
-        let times = [host, self.flush_at, self.next_retry(), controller].into_iter().chain(asks);
+        let own = [self.flush_at, self.next_retry(), self.next_probe()];
+        let times = [host, controller].into_iter().chain(own).chain(asks);
         times.flatten().min()
     }
 }

@@ -15,7 +15,7 @@ use rackweave_wire::orca::{
 use rackweave_wire::secure::Notice;
 
 use super::outgoing::Relayed;
-use super::probe::{self, Probe};
+use super::probe;
 use super::secure::{is_for_switches, random_bytes};
 use super::verify::Verifier;
 use super::{CookieMessage, Engine, EnginePlatform, MAX_FOREIGN, answers, cookie, group};
@@ -353,60 +353,6 @@ impl<P: EnginePlatform> Engine<P> {
     pub(super) fn reply(&mut self, to: Path, bytes: &[u8]) {
         if self.driver.batch().len() < MAX_REPLIES {
             self.push(to, |out| out.extend_from_slice(bytes), Payload::new());
-        }
-    }
-
-    pub(super) fn handle_probe(&mut self, now: Time, from: Path, bytes: &[u8]) {
-        let Some((probe, nonce)) = probe::decode(bytes, self.secret.as_ref()) else {
-            self.stats.malformed += 1;
-            return;
-        };
-        let answer = match probe {
-            Probe::Unicast => Probe::UnicastReply,
-            Probe::Group => Probe::GroupReply,
-            Probe::UnicastReply | Probe::GroupReply => {
-                if nonce == self.probes.nonce
-                    && let Some(host) = self.peers.find(now, from)
-                {
-                    let span = now.since(self.probes.asked);
-                    let heard = match probe {
-                        Probe::UnicastReply => &mut self.probes.one,
-                        _ => &mut self.probes.group,
-                    };
-                    heard.entry(host).or_insert(span);
-                }
-                return;
-            }
-        };
-        // Only receivers of streams answer probes.
-        if self.accept.is_some() && self.peers.admits_sender(from.remote) {
-            let bytes = probe::encode(answer, nonce, self.secret.as_ref());
-            self.reply(from, &bytes);
-        }
-    }
-
-    fn send_probe(&mut self, to: impl Into<Path>, probe: Probe, nonce: u64) {
-        let bytes = probe::encode(probe, nonce, self.secret.as_ref());
-        self.push(to, |out| out.extend_from_slice(&bytes), Payload::new());
-    }
-
-    /// Starts to probe these hosts, each by unicast and all of them by multicast.
-    pub(super) fn start_probe(&mut self, hosts: &[HostId]) {
-        self.probes = super::Probes::default();
-        self.probes.nonce = self.driver.platform().random() as u64;
-        self.probes.asked = self.driver.now();
-        self.send_probes(hosts);
-    }
-
-    pub(super) fn send_probes(&mut self, hosts: &[HostId]) {
-        let nonce = self.probes.nonce;
-        for host in hosts {
-            if let Some(path) = self.peers.path(*host) {
-                self.send_probe(path, Probe::Unicast, nonce);
-            }
-        }
-        if hosts.len() > 1 && self.config.bind.is_ipv4() {
-            self.send_probe(self.group_address(), Probe::Group, nonce);
         }
     }
 }

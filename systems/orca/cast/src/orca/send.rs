@@ -74,8 +74,6 @@ pub(super) struct Receiver {
     joined: bool,
     /// Whether it was in an earlier session of the same cast: if it is silent now, it may return.
     was_there: bool,
-    /// Whether multicast does not reach it.
-    by_unicast: bool,
     /// Its state at the end of the last session that it was in, if the present one goes on without it.
     past: Option<ReceiverProgress>,
     /// Without a key, the last invitation to it, and the cookie that it wants to see before one.
@@ -87,6 +85,13 @@ pub(super) struct Receiver {
     pub(super) read_for_hashes: u64,
     /// If it has more bytes than that: `verified` at that time, and since when.
     pub(super) unverified: Option<(u64, Time)>,
+}
+
+impl Sending {
+    /// Returns whether packets to a receiver go to the multicast group, if that reaches it.
+    pub(super) fn is_to_group(&self, host: HostId) -> bool {
+        self.spread == Spread::Multicast && self.hosts.contains_key(&host)
+    }
 }
 
 impl Receiver {
@@ -141,7 +146,18 @@ impl<P: EnginePlatform> Engine<P> {
             },
         };
         self.sending.insert(session, sending);
+        self.leave_hosts_apart(session);
         Ok(session)
+    }
+
+    /// Receivers of a new session that multicast does not reach get copies of their own, and the others do not wait for them.
+    fn leave_hosts_apart(&mut self, session: Session) {
+        let Some(sending) = self.sending.get(&session) else { return };
+        for host in sending.hosts.keys().filter(|host| sending.is_to_group(**host)) {
+            if self.probes.reaches(*host) == Some(false) {
+                self.host.serve_by_unicast(session, *host);
+            }
+        }
     }
 
     /// As [`Self::open`], for a manifest with this many entries: each receiver that has it is asked what it lacks
@@ -168,17 +184,6 @@ impl<P: EnginePlatform> Engine<P> {
     fn sealer(&mut self) -> Option<GroupSeal> {
         let Self { secure, driver, .. } = self;
         secure.as_ref().map(|secure| data_seal(secure, random_bytes(driver.platform())))
-    }
-
-    /// Records that multicast does not reach these receivers of an outgoing session: they get copies of their own, and the others
-    /// are not held up by them. To be called before the first turn of the session.
-    pub fn serve_by_unicast(&mut self, session: Session, hosts: &[HostId]) {
-        for host in hosts {
-            if let Some(receiver) = self.receiver(session, *host) {
-                receiver.by_unicast = true;
-            }
-            self.host.serve_by_unicast(session, *host);
-        }
     }
 
     /// Records that these receivers of an outgoing session have answered in an earlier one: they are invited again as if they
@@ -240,6 +245,10 @@ impl<P: EnginePlatform> Engine<P> {
                 bits_per_second: view.rate.0,
                 repairs: view.repairs,
                 slow_reason: view.slow_reason,
+                multicast: match sending.is_to_group(view.host) {
+                    true => self.probes.reaches(view.host),
+                    false => Some(false),
+                },
                 unlabelled: self.host.is_unlabelled(session, view.host),
                 mtu: view.path_payload.map(|payload| u32::from(payload) + headers),
                 seconds: known.completed.map(|at| at.since(sending.began).as_secs_f64()),
@@ -345,6 +354,7 @@ impl<P: EnginePlatform> Engine<P> {
                     receiver.unverified = None;
                     (receiver.lost, receiver.retry) = (None, None);
                 }
+                self.probe_joined(now, host);
             }
             SenderEvent::Completed { host } => {
                 if let Some(receiver) = self.receiver(session, host) {
@@ -429,12 +439,10 @@ impl<P: EnginePlatform> Engine<P> {
                     if let Some(receiver) = sending.hosts.get_mut(host) {
                         receiver.retry = None;
                         (receiver.invitation, receiver.cookie) = (None, None);
-                        if receiver.by_unicast {
-                            self.host.serve_by_unicast(next, *host);
-                        }
                     }
                 }
                 self.sending.insert(next, sending);
+                self.leave_hosts_apart(next);
                 self.events.push_back(EngineEvent::Renewed { old: session, session: next, view });
                 return;
             }

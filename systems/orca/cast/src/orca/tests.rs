@@ -385,8 +385,9 @@ fn a_probe_finds_reachable_receivers() {
     let hosts = receivers.each_ref().map(|it| engine.add_peer(it.address));
     // The group's datagrams do not leave the loopback interface.
     let reach = engine.probe(&hosts).unwrap();
-    assert_eq!((reach.spread, reach.by_unicast), (Spread::Unicast, Vec::new()));
-    assert!(reach.silent.contains(&hosts[1]));
+    assert_eq!(reach.spread, Spread::Unicast);
+    assert_eq!(reach.silent, [hosts[1]]);
+    assert_eq!(reach.apart, [hosts[0]]);
 }
 
 /// Forwards datagrams between two sockets unreliably: some are lost, duplicated, damaged or delayed.

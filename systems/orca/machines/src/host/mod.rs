@@ -414,6 +414,11 @@ impl Host {
         }
     }
 
+    /// Records the same, from now on; see [`flow::Sender::take_from_group`].
+    pub fn take_from_group(&mut self, now: Time, session: Session, host: HostId) {
+        self.with_sending(now, session, |sending, _| sending.flow.take_from_group(now, host));
+    }
+
     /// Ends the stream after the bytes that have been offered.
     pub fn finish(&mut self, now: Time, session: Session) {
         self.with_sending(now, session, |sending, _| sending.flow.finish(now));

@@ -240,6 +240,19 @@ impl Sender {
         }
     }
 
+    /// As [`Self::serve_by_unicast`]; a receiver that is in the group leaves it.
+    pub fn take_from_group(&mut self, now: Time, host: HostId) {
+        self.serve_by_unicast(host);
+        let Some(number) = self.peers.find(host) else { return };
+        if self.peers.list[number as usize].state == State::Attached {
+            self.detach(now, number, true);
+            self.events.push_back(SenderEvent::Detached { host });
+            self.peers.update_watermarks(self.source.released);
+            self.group.congestion.restart(&self.config);
+            self.tick_soon(now);
+        }
+    }
+
     /// Records whether the driver cannot provide some bytes that were offered yet: receivers that lack them are not lost
     /// for that. Packets that it could not fill are repeated like lost ones.
     pub fn hold(&mut self, now: Time, held: bool) {

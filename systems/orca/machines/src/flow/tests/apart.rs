@@ -4,7 +4,9 @@
 use rackweave_core::{HostId, Span, Time};
 use rackweave_wire::orca::{Body, Data, Label, Labelled, Place, Session, Status};
 
-use super::super::{FlowConfig, Outgoing, Placement, Receiver, ReceiverEvent, Sender, SenderEvent};
+use super::super::{
+    FlowConfig, Outgoing, Placement, Receiver, ReceiverEvent, Sender, SenderEvent, SlowReason,
+};
 
 const P: u64 = 1000;
 
@@ -189,4 +191,28 @@ fn a_receiver_beside_the_group_does_not_wait_for_one_that_is_stuck() {
         }
     }
     assert_eq!(to_it, 10);
+}
+
+/// It was silent when others were probed, has joined the group, and is then found to get nothing there.
+#[test]
+fn a_receiver_that_is_taken_from_the_group_gets_packets_of_its_own() {
+    let place = |port| Place { rack: 0, port };
+    let mut sender = Sender::new(ms(0), Session(1), 7, false, config(false));
+    for port in 0..2 {
+        sender.invite(ms(0), HostId(port.into()), place(port));
+        let join =
+            Body::Join { incarnation: 1, stream: 7, place: place(port), at: 0, limit: 1 << 20 };
+        sender.handle_control(ms(0), HostId(port.into()), &join);
+    }
+    sender.offer(ms(1), 10 * P);
+    sender.take_from_group(ms(1), HostId(0));
+    let events: Vec<SenderEvent> = core::iter::from_fn(|| sender.poll_event()).collect();
+    assert!(events.contains(&SenderEvent::Detached { host: HostId(0) }), "{events:?}");
+    let sent: Vec<Outgoing> = core::iter::from_fn(|| sender.poll(ms(2))).collect();
+    let count = |of: fn(&Outgoing) -> bool| sent.iter().filter(|it| of(it)).count();
+    assert_eq!(count(|it| matches!(it, Outgoing::One(HostId(0), _))), 10, "{sent:?}");
+    assert_eq!(count(|it| matches!(it, Outgoing::Everyone(_))), 10, "{sent:?}");
+    let status =
+        sender.receivers().find(|view| view.host == HostId(0)).map(|view| view.slow_reason);
+    assert_eq!(status, Some(Some(SlowReason::NoMulticast)));
 }
