@@ -8,7 +8,7 @@ use std::fmt::{self, Debug};
 use std::sync::Arc;
 
 use rackweave_core::{Span, Transport};
-use rackweave_workload::app::DELAY_AFTER_FAILURE;
+use rackweave_workload::app::{DELAY_AFTER_FAILURE, SerialIds};
 use rackweave_workload::{Exchange, Pattern};
 
 use crate::build::BuildError;
@@ -65,6 +65,9 @@ pub enum OneThread {
     /// A collective in which a rank goes on when a message of its own has arrived.
     #[error("{}a rank of the collective goes on when a message of its own has arrived", of(*.0))]
     Collective(usize),
+    /// A collective of so many messages that ids have no room for their numbers.
+    #[error("{}the ids of messages have no room for the numbers of so many", of(*.0))]
+    Numbers(usize),
     /// Calls of a closed loop on a fabric with very long cables between switches: after a failure, which is recorded at the end of the
     /// window in which it happens, the next call may have to start in that window.
     #[error(
@@ -123,8 +126,28 @@ pub(crate) fn possible_windows(config: &RunConfig, fabric: &Fabric) -> Result<Sp
     }
     for (number, stream) in streams.iter().enumerate() {
         check_stream(number, stream, window)?;
+        check_numbers(number, stream, fabric.hosts(), streams.len())?;
     }
     Ok(window)
+}
+
+/// More messages than a host starts in any run.
+const MOST_MESSAGES: u64 = 1 << 32;
+
+/// Ids of messages in windows have the numbers of a collective, and serial numbers at their host.
+fn check_numbers(
+    number: usize,
+    stream: &StreamConfig,
+    hosts: u32,
+    streams: usize,
+) -> Result<(), OneThread> {
+    let Pattern::Collective(collective) = &stream.workload.pattern else { return Ok(()) };
+    let ids = SerialIds::new(hosts, streams as u16).with_numbers(collective.numbers());
+    let others = if streams > 1 { MOST_MESSAGES } else { 0 };
+    match ids.have_room(collective.numbers().max(others)) {
+        true => Ok(()),
+        false => Err(OneThread::Numbers(number)),
+    }
 }
 
 fn check_stream(number: usize, stream: &StreamConfig, window: Span) -> Result<(), OneThread> {

@@ -271,7 +271,6 @@ impl Generator {
                 if config.exchange != Exchange::OneWay || config.streaming.is_some() {
                     return Err(WorkloadError::Answered);
                 }
-                collective.check_room(hosts)?;
                 (Plan::Collective, Vec::new(), Some(collective.messages()))
             }
         };

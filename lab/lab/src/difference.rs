@@ -20,7 +20,7 @@ use crate::study;
 pub const HEADLINE_MEASURES: usize = HEADLINES.len();
 
 /// The measures that are compared unless all are asked for: those of every point that its table shows.
-const HEADLINES: [&str; 16] = [
+const HEADLINES: [&str; 13] = [
     "messages.completed",
     "messages.failed",
     "messages.unfinished",
@@ -34,10 +34,10 @@ const HEADLINES: [&str; 16] = [
     "trims",
     "ecn_marks",
     "queue_bytes.mean",
-    "collective.time_us.mean",
-    "collective.finished",
-    "collective.unfinished",
 ];
+
+/// Likewise of a collective.
+const COLLECTIVE_HEADLINES: [&str; 2] = ["collective.time_us.mean", "collective.unfinished"];
 
 /// The measures of every background stream that are compared unless all are asked for.
 const STREAM_HEADLINES: [&str; 7] = [
@@ -241,7 +241,8 @@ fn compare(a: &Group, b: &Group, all: bool) -> Point {
     let is_shown = |name: &str| {
         let first = name.split('.').next().unwrap_or(name);
         let other_systems = study::names().any(|name| name == first);
-        all || HEADLINES.contains(&name) || is_stream_headline(name) || other_systems
+        let headlines = HEADLINES.contains(&name) || COLLECTIVE_HEADLINES.contains(&name);
+        all || headlines || is_stream_headline(name) || other_systems
     };
     let names: BTreeSet<&String> = a.measures.keys().chain(b.measures.keys()).collect();
     let is_equal = |x: &Values, y: &Values| a.seeds == b.seeds && x == y;

@@ -5,7 +5,6 @@ use std::ops::Range;
 use std::path::{Path, PathBuf};
 
 use rackweave_core::{Bytes, HostId, Rate, Span};
-use rackweave_workload::collective::TIMES;
 use rackweave_workload::{
     Exchange, Generator, Interpolation, LoadCounts, Pattern, SizeDist, StreamMode, Streaming,
     Trace, WorkloadConfig, WorkloadError,
@@ -710,9 +709,6 @@ impl Place<'_> {
             E::Load(_) | E::NoRate | E::NoGap => self.key("load"),
             E::NoConstantRate => self.key("rate"),
             E::NoOutstanding => self.key("outstanding"),
-            E::Zero { what } | E::TooMany { what, .. } if *what == TIMES => {
-                self.key("collective.repeat")
-            }
             E::Zero { .. } | E::TooMany { .. } => self.key("messages_per_sender"),
             E::EmptyRange { what, .. } | E::NotApplicable { what, .. } => self.key(what),
             E::NoSuchHost { what: "the receiver", .. } => self.key("receiver"),

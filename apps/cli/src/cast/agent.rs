@@ -461,7 +461,10 @@ fn open(
         (Some(Spread::Labels), Some(at)) => {
             return Err(format!("{} is not among the --fabric's hosts", request.to[at]));
         }
-        (Some(spread), _) => spread,
+        (Some(spread), _) => {
+            engine.forget_reach(&hosts);
+            spread
+        }
         _ if hosts.len() == 1 => Spread::Unicast,
         (None, None) => Spread::Labels,
         (None, Some(_)) => engine.probe(&hosts).map_err(|error| error.to_string())?.spread,

@@ -71,7 +71,7 @@ pub(crate) struct SendArgs {
     /// Wait until N members have answered, for at most 30 s (default: for 80 ms).
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=4096))]
     pub(super) expect: Option<u32>,
-    /// How copies are made (default: multicast if a probe reaches all receivers, else unicast).
+    /// How copies are made (default: multicast if a probe reaches two receivers, else unicast).
     #[arg(long, value_parser = spread())]
     pub(super) spread: Option<Spread>,
     /// Orca, or for comparison the kernel's TCP (receivers need --tcp) or plain copies.

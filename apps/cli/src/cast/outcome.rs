@@ -219,7 +219,7 @@ impl Outcome {
                 "resumed_at": receiver.from, "wall_s": seconds,
                 "bits_per_second": (bytes as f64 * 8.0 / seconds.max(1e-9)) as u64,
                 "repair_bytes": receiver.repairs, "mtu": receiver.mtu,
-                "multicast": receiver.multicast,
+                "multicast": if self.spread == Spread::Multicast { receiver.multicast } else { Some(false) },
                 "deleted": deleted.map(|it| it.entries), "not_deleted": deleted.map(|it| it.failed),
                 "error": shortfall(it),
             })

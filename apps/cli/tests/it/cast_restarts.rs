@@ -1,6 +1,7 @@
 //! `rackweave cast` while its processes are killed and started again, and over links that drop large packets. What the
 //! user was told is compared with what is on the disk.
 
+use std::io::Write as _;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
@@ -480,14 +481,12 @@ fn a_host_without_multicast_does_not_turn_it_into_copies_for_the_others() {
     assert!(notes.contains("10.9.0.5:6722: multicast does not reach it"), "{notes}");
 }
 
-/// It answers no probe before the cast, so that the sender finds out when it joins.
+/// They answer no probe before the cast, and are probed when they are in its group.
 #[test]
 fn a_host_without_multicast_that_comes_late_gets_copies_of_its_own() {
     rackweave_testing::needs!(NetAdmin);
-    let spaces = Spaces::make("w", 4, 1500);
+    let spaces = Spaces::make("w", 5, 1500);
     let folder = tempfile::tempdir().unwrap();
-    let big = folder.path().join("big");
-    std::fs::write(&big, content(60_000_000)).unwrap();
     let place = |host: usize| folder.path().join(host.to_string());
     let receive = |host: usize, more: &[&str]| {
         let place = place(host);
@@ -496,26 +495,35 @@ fn a_host_without_multicast_that_comes_late_gets_copies_of_its_own() {
         Receiver::spawn(spaces.run(host, &args))
     };
     let early = [receive(1, &[]), receive(2, &[])];
-    let to = "10.9.0.2,10.9.0.3,10.9.0.4";
-    // It lasts for more than two seconds.
-    let mut command = spaces.run(0, &["send", "--json", "--rate", "200 Mbps", "--to", to]);
-    command.arg(&big).stdout(Stdio::piped()).stderr(Stdio::piped());
-    let sender = Sender::start(&mut command);
-    wait(Duration::from_millis(500));
-    let late = receive(3, &["--interface", "127.0.0.1"]);
-    let output = sender.output();
+    let to = "10.9.0.2,10.9.0.3,10.9.0.4,10.9.0.5";
+    let mut command = spaces.run(0, &["send", "--json", "--name", "log", "--to", to, "-"]);
+    command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut sender = command.spawn().unwrap();
+    let mut input = sender.stdin.take().unwrap();
+    let (all, mut late) = (content(30_000_000), None);
+    // It lasts for five seconds, of which the late ones miss the first half second.
+    for (nth, part) in all.chunks(300_000).enumerate() {
+        if nth == 10 {
+            late = Some([receive(3, &["--interface", "127.0.0.1"]), receive(4, &[])]);
+        }
+        input.write_all(part).unwrap();
+        wait(Duration::from_millis(50));
+    }
+    drop(input);
+    let output = sender.wait_with_output().unwrap();
     drop((early, late));
     assert_eq!(output.status.code(), Some(0), "{output:?}");
     let document = json(&output);
     assert_eq!(document["spread"], "multicast", "{document}");
     let receivers = document["receivers"].as_array().unwrap();
     let multicast: Vec<_> = receivers.iter().map(|it| it["multicast"].as_bool()).collect();
-    assert_eq!(multicast, [Some(true), Some(true), Some(false)], "{document}");
-    for host in 1..=3 {
-        assert!(std::fs::read(place(host).join("big")).unwrap() == content(60_000_000));
+    assert_eq!(multicast, [Some(true), Some(true), Some(false), Some(true)], "{document}");
+    for host in 1..=4 {
+        assert!(std::fs::read(place(host).join("log")).unwrap() == all, "host {host}");
     }
     let notes = String::from_utf8_lossy(&output.stderr);
     assert!(notes.contains("10.9.0.4:6722: multicast does not reach it"), "{notes}");
+    assert!(!notes.contains("10.9.0.5:6722: multicast"), "{notes}");
 }
 
 #[test]

@@ -157,6 +157,16 @@ fn a_rank_that_goes_on_when_its_message_has_arrived_needs_one_thread() {
     };
     assert_eq!(reason(Operation::AllReduce, "ring"), None);
     assert_eq!(reason(Operation::AllReduce, "tree"), Some(OneThread::Collective(0)));
+    // Messages have the number of their operation and of its repetition, and a serial number.
+    let often = |repeat| {
+        let once = on_hosts(named(Operation::AllReduce, "ring"), 24, 240_000, None);
+        let hosts = once.hosts().to_vec();
+        let ring = Collective::new(once.schedule().clone(), hosts, repeat, Span::ZERO);
+        let config = of_collective(&fabric, Pattern::Collective(ring.expect("as before")));
+        windows(&config, &rackweave_sim::Fabric::new(&config.fabric).unwrap()).err()
+    };
+    assert_eq!(often(10_000), None);
+    assert_eq!(often(u32::MAX), Some(OneThread::Numbers(0)));
 }
 
 #[test]

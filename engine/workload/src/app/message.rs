@@ -113,6 +113,13 @@ impl SerialIds {
         Self { number_bits: u64::BITS - count.saturating_sub(1).leading_zeros(), ..self }
     }
 
+    /// Whether ids have room for serial numbers below `count`.
+    #[must_use]
+    pub const fn have_room(self, count: u64) -> bool {
+        let above = self.host_bits + self.stream_bits + self.number_bits;
+        above < NUMBER_BITS && count.saturating_sub(1) >> (NUMBER_BITS - above) == 0
+    }
+
     /// Whether ids contain numbers.
     #[must_use]
     pub const fn have_numbers(self) -> bool {

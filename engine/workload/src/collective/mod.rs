@@ -26,9 +26,6 @@ pub use self::rank::{Outgoing, Rank, RankReport, Wait, WaitReason};
 pub use self::schedule::{Builder, Op, Place, Schedule, ScheduleError};
 use crate::error::WorkloadError;
 
-/// The name of [`Collective::repeat`] in errors.
-pub const TIMES: &str = "the number of times that a collective runs";
-
 /// A schedule on hosts. It is cheap to clone, because clones share it.
 #[derive(Clone, PartialEq)]
 pub struct Collective {
@@ -61,7 +58,7 @@ impl Collective {
         pause: Span,
     ) -> Result<Self, WorkloadError> {
         if repeat == 0 {
-            return Err(WorkloadError::Zero { what: TIMES });
+            return Err(WorkloadError::Zero { what: "the number of times that a collective runs" });
         }
         let ranks = schedule.ranks();
         if hosts.len() as u64 != u64::from(ranks) {
@@ -151,26 +148,8 @@ impl Collective {
     /// One more than the largest number of a message ([`Outgoing::number`]).
     #[must_use]
     pub fn numbers(&self) -> u64 {
-        self.most_ops() * u64::from(self.repeat())
-    }
-
-    /// The largest number of operations of a rank.
-    fn most_ops(&self) -> u64 {
         let most = (0..self.schedule().ranks()).map(|rank| self.schedule().len(rank)).max();
-        u64::from(most.unwrap_or(0))
-    }
-
-    /// Checks that the ids of messages have room for their numbers in a run with so many hosts: next to the number an id has a serial number, which is
-    /// not larger, the host and the stream.
-    pub(crate) fn check_room(&self, hosts: u32) -> Result<(), WorkloadError> {
-        const BITS: u32 = 63 - u16::BITS;
-        let host_bits = u32::BITS - hosts.saturating_sub(1).leading_zeros();
-        let numbers = 1_u64 << (BITS.saturating_sub(host_bits) / 2);
-        let (value, max) = (u64::from(self.repeat()), numbers / self.most_ops().max(1));
-        if value > max {
-            return Err(WorkloadError::TooMany { what: TIMES, value, max });
-        }
-        Ok(())
+        u64::from(most.unwrap_or(0)) * u64::from(self.repeat())
     }
 
     /// The number of a message: that of the operation, with the iterations before.

@@ -3,7 +3,6 @@ use rackweave_core::{FailReason, HostId, Rate, Span, Time};
 use super::generate::{ALGORITHMS, Algorithm, GenerateError, Operation, Shape};
 use super::goal::{Goal, parse};
 use super::*;
-use crate::app::{MessageKey, SerialIds};
 
 fn hosts(n: u32) -> Vec<HostId> {
     (0..n).map(HostId).collect()
@@ -204,28 +203,6 @@ fn what_waits_for_the_begin_of_a_receive_does_not_wait_for_its_message() {
     let error = parse("num_ranks 1 rank 0 { c: calc 1 c requires c }").unwrap_err().to_string();
     let itself = "`c` of rank 0 (line 1) waits for `c` of rank 0 (line 1): none of them can begin";
     assert!(error.ends_with(itself), "{error}");
-}
-
-#[test]
-fn a_collective_runs_no_more_often_than_ids_have_room() {
-    let schedule = named(Operation::AllReduce, "ring").schedule(&shape(8, 8)).unwrap();
-    let ops = u64::from(schedule.len(0));
-    for count in [8, 256, 1 << 20] {
-        let of = |repeat: u64| {
-            let repeat = u32::try_from(repeat).unwrap();
-            Collective::new(schedule.clone(), hosts(8), repeat, Span::ZERO).unwrap()
-        };
-        let Err(WorkloadError::TooMany { max, .. }) = of(1 << 31).check_room(count) else {
-            panic!("2^31 times are too many")
-        };
-        assert!(of(max).check_room(count).is_ok() && of(max + 1).check_room(count).is_err());
-        let last = of(max).numbers() - 1;
-        let ids = SerialIds::new(count, u16::MAX).with_numbers(last + 1);
-        // A rank sends in half of its operations.
-        let id = ids.id(HostId(count - 1), u16::MAX - 1, MessageKey::new(last / 2, 0), last);
-        assert_eq!(ids.number(id), last);
-        assert!(last > 8 * ops, "some are possible");
-    }
 }
 
 #[test]

@@ -79,7 +79,7 @@ pub(super) fn half_width(point: &PointSummary, name: &str) -> f64 {
         "latency_max_us" => spread.latency_us.max,
         "latency_mean_us" => spread.latency_us.mean,
         "goodput_gbps" => spread.goodput_gbps,
-        COLLECTIVE_US => spread.collective_us.unwrap_or(f64::NAN),
+        COLLECTIVE_US => spread.collective_us.map_or(f64::NAN, |it| it.half_width),
         _ => f64::NAN,
     }
 }

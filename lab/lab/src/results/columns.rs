@@ -193,7 +193,10 @@ fn by_sender(point: &PointSummary, of: fn(&Spread) -> f64) -> Value<'_> {
 }
 
 /// Returns the time of a collective, or of what does the same in another way: a step of an all-reduce, or files to many.
-fn collective_us(point: &PointSummary) -> Option<f64> {
+pub(crate) fn collective_us(point: &PointSummary) -> Option<f64> {
+    if let Some(interval) = point.over_seeds.as_ref().and_then(|spread| spread.collective_us) {
+        return Some(interval.mean);
+    }
     let collective = point.collective.as_ref().map(|it| it.time_us.mean);
     let sums = || Some(point.of::<AllreduceConfig>()?.step_us.mean);
     let files = || Some(point.of::<CastConfig>()?.execution_us);
@@ -328,9 +331,9 @@ pub(crate) const OVER_SEEDS: &[Column<PointSummary>] = &[
     column("latency_max_us_ci95", Real, |p| half_width(p, |spread| spread.latency_us.max)),
     column("goodput_gbps", Real, |p| p.goodput_gbps.into()),
     column("goodput_gbps_ci95", Real, |p| half_width(p, |spread| spread.goodput_gbps)),
-    column(COLLECTIVE_US, Real, |p| p.collective.as_ref().map(|it| it.time_us.mean).into()),
+    column(COLLECTIVE_US, Real, |p| collective_us(p).into()),
     column("collective_us_ci95", Real, |p| {
-        half_width(p, |spread| spread.collective_us.unwrap_or(f64::NAN))
+        half_width(p, |spread| spread.collective_us.map_or(f64::NAN, |it| it.half_width))
     }),
     column("drops", Count, |p| p.drops.into()),
     column("retransmissions", Count, |p| p.retransmissions.into()),

@@ -31,7 +31,7 @@ pub use self::naming::{plain, short_key};
 pub(crate) use self::remarks::{FEW_ROUNDS, LENGTHENS, grouped};
 pub use self::remarks::{Remark, Weight};
 pub use self::schema::SUMMARY_SCHEMA;
-pub use self::seeds::{SeedSpread, StreamSpread};
+pub use self::seeds::{Interval, SeedSpread, StreamSpread};
 pub use self::stats::{CurvePoint, Range, SizeBucket, Stats, cdf, trunk_bytes};
 use crate::report::number;
 use crate::report::verdict::{self, StreamVerdict};

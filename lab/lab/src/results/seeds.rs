@@ -4,6 +4,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
 use super::collective::CollectiveSummary;
+use super::columns::collective_us;
 use super::stats::{CurvePoint, SizeBucket, Stats};
 use super::{
     Halves, MachineShare, MessageCounts, MissingPoint, PointResult, PointSummary, QueueBytes,
@@ -32,12 +33,22 @@ pub struct SeedSpread {
     pub latency_us: Stats,
     /// Of the mean goodput.
     pub goodput_gbps: f64,
-    /// Of the mean time of the collective in microseconds, if there is one.
+    /// The time of a collective in microseconds, or of what does the same: a step of an all-reduce, or files to many.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub collective_us: Option<f64>,
+    pub collective_us: Option<Interval>,
     /// Of the background streams, in their order.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub background: Vec<StreamSpread>,
+}
+
+/// A mean over seeds, and half the width of its confidence interval.
+#[derive(Clone, Copy, Debug, Deserialize, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+pub struct Interval {
+    /// The mean.
+    pub mean: f64,
+    /// Half the width.
+    pub half_width: f64,
 }
 
 /// Half the widths of the confidence intervals of a background stream.
@@ -144,8 +155,7 @@ fn combine(group: &[&PointResult]) -> PointResult {
     let all: Option<Vec<&StreamSummary>> =
         summaries().map(|point| point.all_streams.as_ref()).collect();
     let all_streams = all.map(|all| combine_streams(&all).0);
-    let collective_us: Option<Vec<f64>> =
-        summaries().map(|p| p.collective.as_ref().map(|it| it.time_us.mean)).collect();
+    let collective_us: Option<Vec<f64>> = summaries().map(collective_us).collect();
     let end = summaries().find(|p| !p.is_complete()).map_or(first.summary.end, |p| p.end);
     let mut set = first.summary.set.clone();
     set.remove(SEED);
@@ -203,7 +213,10 @@ fn combine(group: &[&PointResult]) -> PointResult {
             slowdown: slowdown.half_widths(),
             latency_us: latency.half_widths(),
             goodput_gbps: goodput.half_width,
-            collective_us: collective_us.map(|times| Estimate::of(&times).half_width),
+            collective_us: collective_us.map(|times| {
+                let Estimate { mean, half_width } = Estimate::of(&times);
+                Interval { mean, half_width }
+            }),
             background: spreads,
         }),
         ..first.summary.clone()

@@ -175,7 +175,7 @@ pub struct ReceiverProgress {
     pub repairs: u64,
     /// The reason for which it was last detached; `None` if it never was.
     pub slow_reason: Option<SlowReason>,
-    /// Whether packets to the multicast group reach it; `None` if that is not known. `Some(false)` if none are sent.
+    /// Whether packets to the multicast group reach it; `None` if that is not known.
     pub multicast: Option<bool>,
     /// Whether labels were to reach it and never did: it got copies of its own.
     pub unlabelled: bool,

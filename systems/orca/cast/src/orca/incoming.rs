@@ -655,6 +655,8 @@ impl<P: EnginePlatform> Engine<P> {
     /// Drops sinks whose work has ended.
     pub(super) fn reap(&mut self) {
         self.closing.retain(|(_, drain)| !drain.has_ended());
+        // A host without sessions hears probes and queries of the group, whatever the last session was.
+        self.choose_group();
     }
 }
 

@@ -12,19 +12,19 @@ use super::probe::{self, Probe};
 use super::{Engine, EnginePlatform};
 use crate::source::Payload;
 
-/// The time between two probes of a host that was silent.
-const EVERY: Span = Span::from_ms(10);
+/// The time between two probes of the hosts that were silent: all of them at once, since each member of the group answers.
+const EVERY: Span = Span::from_ms(200);
 /// The number of answers to its own probes after which a host that answers no probe of the group is not reached by it.
 const ENOUGH: u8 = 4;
-/// The most probes of a host after it has joined.
-const MOST: u8 = 40;
+/// The most probes of a host while it is in the group.
+const MOST: u8 = 20;
 
 /// How hosts are reached, as [`Engine::probe`] has found.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Reach {
     /// Multicast if it reaches several of the hosts, or all that answer.
     pub spread: Spread,
-    /// The hosts that do not answer. With multicast they are probed again when they join.
+    /// The hosts that do not answer. With multicast they are probed again when they are members of the group.
     pub silent: Vec<HostId>,
     /// The hosts that answer, but are not reached by multicast. In sessions with that spread they get copies of their own.
     pub apart: Vec<HostId>,
@@ -39,19 +39,27 @@ pub(super) struct Probes {
     group: BTreeMap<HostId, Span>,
     /// The hosts that were silent.
     late: BTreeMap<HostId, Late>,
+    /// When members of the group among these are next probed.
+    next: Option<Time>,
     /// The hosts that have answered a probe of the group.
     reached: BTreeSet<HostId>,
     /// The hosts that multicast does not reach.
     apart: BTreeSet<HostId>,
 }
 
-/// A host that was silent before the cast.
+/// A host that was silent before the cast. It is probed while it is in the group: otherwise it does not listen there.
 #[derive(Clone, Copy, Debug, Default)]
 struct Late {
-    /// When it is next probed; `None` until it joins.
-    next: Option<Time>,
+    /// When it has been told to listen for long enough; `None` if it is not in the group.
+    member_from: Option<Time>,
     probes: u8,
     answers: u8,
+}
+
+impl Late {
+    fn is_member(&self, now: Time) -> bool {
+        self.member_from.is_some_and(|from| from <= now)
+    }
 }
 
 impl Engine<UdpSocket> {
@@ -126,19 +134,17 @@ impl Probes {
     }
 
     fn heard(&mut self, now: Time, host: HostId, answer: Probe) {
-        if self.apart.contains(&host) {
-            // It has copies of its own already.
-            return;
-        }
         let span = now.since(self.asked);
         if answer == Probe::GroupReply {
             self.group.entry(host).or_insert(span);
             self.reached.insert(host);
+            // Sessions that are open go on with copies of its own.
+            self.apart.remove(&host);
             self.late.remove(&host);
             return;
         }
         self.one.entry(host).or_insert(span);
-        if let Some(late) = self.late.get_mut(&host).filter(|late| late.next.is_some()) {
+        if let Some(late) = self.late.get_mut(&host).filter(|late| late.is_member(now)) {
             late.answers = late.answers.saturating_add(1);
         }
     }
@@ -178,12 +184,8 @@ impl<P: EnginePlatform> Engine<P> {
     pub(super) fn start_probe(&mut self, hosts: &[HostId]) {
         let probes = &mut self.probes;
         (probes.one, probes.group) = (BTreeMap::new(), BTreeMap::new());
-        for host in hosts {
-            probes.late.remove(host);
-            probes.reached.remove(host);
-            probes.apart.remove(host);
-        }
-        probes.nonce = self.driver.platform().random() as u64;
+        self.forget_reach(hosts);
+        self.probes.nonce = self.driver.platform().random() as u64;
         self.probes.asked = self.driver.now();
         self.send_probes(hosts);
     }
@@ -200,39 +202,59 @@ impl<P: EnginePlatform> Engine<P> {
         }
     }
 
-    /// A host has joined a session, and is probed if it was silent before.
-    pub(super) fn probe_joined(&mut self, now: Time, host: HostId) {
-        if let Some(late) = self.probes.late.get_mut(&host).filter(|late| late.next.is_none()) {
-            *late = Late { next: Some(now), ..Late::default() };
+    /// A host is in the group from now on, and is probed if it was silent before.
+    pub(super) fn probe_member(&mut self, now: Time, host: HostId) {
+        if let Some(late) = self.probes.late.get_mut(&host) {
+            late.member_from = Some(now + EVERY);
+            self.probes.next = self.probes.next.or(late.member_from);
         }
     }
 
-    /// When a host that was silent is next probed.
-    pub(super) fn next_probe(&self) -> Option<Time> {
-        self.probes.late.values().filter_map(|late| late.next).min()
+    /// A host is not in the group any more.
+    pub(super) fn stop_probing(&mut self, host: HostId) {
+        if let Some(late) = self.probes.late.get_mut(&host) {
+            late.member_from = None;
+        }
     }
 
-    /// Probes hosts that were silent before their cast and have joined it. The ones that multicast does not reach leave the group.
+    /// Forgets which of these hosts multicast reaches, as the user says how they are to be reached.
+    pub fn forget_reach(&mut self, hosts: &[HostId]) {
+        for host in hosts {
+            self.probes.late.remove(host);
+            self.probes.reached.remove(host);
+            self.probes.apart.remove(host);
+        }
+    }
+
+    /// When hosts that were silent are next probed.
+    pub(super) const fn next_probe(&self) -> Option<Time> {
+        self.probes.next
+    }
+
+    /// Probes hosts that were silent before their cast and are in its group now. The ones that multicast does not reach leave it.
     pub(super) fn probe_late_hosts(&mut self, now: Time) {
         if self.next_probe().is_none_or(|at| at > now) {
             return;
         }
         let (mut due, mut apart) = (Vec::new(), Vec::new());
-        for (host, late) in &mut self.probes.late {
-            if late.next.is_none_or(|at| at > now) {
-                continue;
-            }
-            if late.answers >= ENOUGH {
+        let mut waits = false;
+        for (host, late) in self.probes.late.iter_mut() {
+            if !late.is_member(now) {
+                waits |= late.member_from.is_some();
+            } else if late.answers >= ENOUGH {
                 apart.push(*host);
             } else if late.probes == MOST {
-                // It is not known, and asked again if the host begins again.
-                late.next = None;
+                // It is not known.
+                late.member_from = None;
             } else {
-                (late.next, late.probes) = (Some(now + EVERY), late.probes + 1);
+                late.probes += 1;
                 due.push(*host);
             }
         }
-        self.send_probes(&due);
+        self.probes.next = (waits || !due.is_empty()).then(|| now + EVERY);
+        if !due.is_empty() {
+            self.send_probes(&due);
+        }
         for host in apart {
             self.probes.late.remove(&host);
             self.probes.apart.insert(host);

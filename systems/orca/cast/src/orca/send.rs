@@ -245,10 +245,7 @@ impl<P: EnginePlatform> Engine<P> {
                 bits_per_second: view.rate.0,
                 repairs: view.repairs,
                 slow_reason: view.slow_reason,
-                multicast: match sending.is_to_group(view.host) {
-                    true => self.probes.reaches(view.host),
-                    false => Some(false),
-                },
+                multicast: self.probes.reaches(view.host),
                 unlabelled: self.host.is_unlabelled(session, view.host),
                 mtu: view.path_payload.map(|payload| u32::from(payload) + headers),
                 seconds: known.completed.map(|at| at.since(sending.began).as_secs_f64()),
@@ -354,7 +351,6 @@ impl<P: EnginePlatform> Engine<P> {
                     receiver.unverified = None;
                     (receiver.lost, receiver.retry) = (None, None);
                 }
-                self.probe_joined(now, host);
             }
             SenderEvent::Completed { host } => {
                 if let Some(receiver) = self.receiver(session, host) {
@@ -394,7 +390,12 @@ impl<P: EnginePlatform> Engine<P> {
                     *lost = now;
                 }
             }
-            SenderEvent::Attached { .. } | SenderEvent::Detached { .. } => {}
+            SenderEvent::Attached { host } => {
+                if self.sending.get(&session).is_some_and(|it| it.is_to_group(host)) {
+                    self.probe_member(now, host);
+                }
+            }
+            SenderEvent::Detached { host } => self.stop_probing(host),
         }
         self.events.push_back(EngineEvent::Sender(session, event));
     }
