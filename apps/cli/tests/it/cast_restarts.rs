@@ -501,7 +501,7 @@ fn a_host_without_multicast_that_comes_late_gets_copies_of_its_own() {
     let mut sender = command.spawn().unwrap();
     let mut input = sender.stdin.take().unwrap();
     let (all, mut late) = (content(30_000_000), None);
-    // It lasts for five seconds, of which the late ones miss the first half second.
+    // It lasts for five seconds; the late ones miss the first half second.
     for (nth, part) in all.chunks(300_000).enumerate() {
         if nth == 10 {
             late = Some([receive(3, &["--interface", "127.0.0.1"]), receive(4, &[])]);
