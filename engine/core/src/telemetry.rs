@@ -1,7 +1,7 @@
 //! In-band network telemetry (INT): what each switch on a packet's path writes into it as it leaves.
 //!
-//! The layout and the units are those of HPCC (Li et al., SIGCOMM'19, section 4.1, and `int-header.h` of its simulator): five hops of 64
-//! bits, behind 4 bits for their number and 12 for the path.
+//! The layout and the units are those of HPCC (Li et al., SIGCOMM'19, section 4.1): five hops of 64 bits, behind 4 bits for their number
+//! and 12 for the path. `int-header.h` of its simulator has no path, and a bit more of the queue.
 
 use core::fmt;
 

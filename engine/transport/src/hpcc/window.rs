@@ -6,9 +6,12 @@ use rackweave_core::{Rate, Span, Time};
 use super::config::Config;
 use crate::rdma::Limit;
 
-/// Without an acknowledgement for longer than this, the bytes that a port has sent since may have wrapped: at 400 Gbps they do in
-/// 2.7 ms (our choice; the paper says nothing).
+/// Without an acknowledgement for longer than this, what is known is forgotten (our choice; the paper says nothing).
 const FORGETS: Span = Span::from_ms(2);
+/// The bytes that a port may have sent since: half of the range of their number.
+const MOST_SENT: u64 = 64 << 20;
+/// No port sends as many in this time.
+const SOON: Span = Span::from_us(160);
 
 /// Half of the range of a hop's time: a greater difference is that of an older packet.
 const OLDER: u64 = 1 << 23;
@@ -46,7 +49,10 @@ impl Window {
             self.updated_to = next_to_send;
             return;
         };
-        let is_same_path = last.head() == stack.head() && now.since(told_at) <= FORGETS;
+        let since = now.since(told_at);
+        let wraps = |hop: &Hop| since > SOON && since > hop.rate().span_of(MOST_SENT);
+        let is_same_path =
+            last.head() == stack.head() && since <= FORGETS && !hops.iter().any(wraps);
         let Some(before) = last.hops().filter(|_| is_same_path) else { return };
         let Some((utilisation, nanoseconds)) = busiest(hops, before, config) else {
             // An older packet than the last one: what is known is newer.
@@ -105,8 +111,9 @@ impl Limit<Config> for Window {
 
     /// R = W / T.
     fn rate(&mut self, _: Time, config: &Config) -> Option<Rate> {
+        // The first window is rounded, so that its rate is a little below that of the link.
         let rate = (self.window * 8.0 / config.base_seconds()) as u64;
-        (rate < config.link.0).then_some(Rate(rate.max(1)))
+        (self.window < config.initial_window()).then_some(Rate(rate.clamp(1, config.link.0)))
     }
 
     /// A packet may be sent while fewer bytes than the window are in flight.
@@ -218,6 +225,7 @@ mod tests {
     #[test]
     fn a_link_with_room_gets_additive_increases_and_then_a_multiplicative_one() {
         let (mut window, mut port, config) = told();
+        let config = Config { max_stage: 5, ..config };
         (window.window, window.reference, window.utilisation) = (10_000.0, 10_000.0, 0.0);
         let additive = f64::from(config.additive_bytes);
         for stage in 1..=5 {

@@ -39,7 +39,7 @@ pub(super) struct Switch {
     #[serde(skip_serializing_if = "Option::is_none")]
     ecn_probability: Option<f64>,
     /// `true` or a table: full buffers pause who sends to them (PFC) instead of dropping; without
-    /// `trim`, `pfabric` and pods. Default: false; dcqcn: true where possible.
+    /// `trim`, `pfabric` and pods. Default: false; dcqcn, hpcc: true where possible.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) pfc: Option<Pfc>,
     /// `true` or a table: full queues trim packets to headers. Default: false.

@@ -17,13 +17,13 @@ keys! {
         base_rtt: Unit<Span>,
         /// Target of the busiest link's utilisation. Default: 0.95.
         eta: f64,
-        /// Round trips of additive increase before a multiplicative one. Default: 5.
+        /// Round trips of additive increase before a multiplicative one. Default: 0.
         max_stage: u32 => max_stage,
         /// W_AI: what a window gains in a round trip; without it, flows of a link for which the
-        /// increases are made. Default: 5 % of a bandwidth-delay product over `flows`; 100.
+        /// increases are made. Default: 1 - `eta` of a bandwidth-delay product over `flows`; 100.
         additive: AboveZero<Bytes>,
         /// W_AI: what a window gains in a round trip; without it, flows of a link for which the
-        /// increases are made. Default: 5 % of a bandwidth-delay product over `flows`; 100.
+        /// increases are made. Default: 1 - `eta` of a bandwidth-delay product over `flows`; 100.
         flows: AtLeast<1, u32>,
         /// The least rate of a message. Default: `"1 Gbps"`, at most a tenth of the link.
         min_rate: Unit<Rate> => min_rate,
