@@ -10,7 +10,7 @@ use pyo3::exceptions::{PyRuntimeError, PyValueError};
 use pyo3::prelude::*;
 use rackweave_core::Span;
 use rackweave_reduce::{
-    AllReduceConfig, Element, MAX_CHUNK_BYTES, Offer, OpenGroup, ReduceError, VectorMaster,
+    AllReduceConfig, Element, Key, MAX_CHUNK_BYTES, Offer, OpenGroup, ReduceError, VectorMaster,
     VectorMasterConfig,
 };
 
@@ -18,7 +18,7 @@ create_exception!(
     rackweave,
     GroupError,
     PyRuntimeError,
-    "A group of workers has ended. The arguments are the reason, the numbers of the workers that are to blame, and how vectors differ: what the first of these workers has, and what others have."
+    "A group of workers has ended. The arguments are the reason, the numbers of the workers that are to blame, and how vectors differ: what the first that differs has, what others have, and whether most do."
 );
 
 /// The number of elements, their type and the label of a vector; `None` if there is none.
@@ -33,7 +33,9 @@ fn failed(error: &ReduceError) -> PyErr {
     let workers = error.workers();
     let numbers: Vec<u32> = (0..u64::BITS).filter(|number| workers >> number & 1 == 1).collect();
     let numbers = if matches!(error, ReduceError::MasterSilent { .. }) { vec![0] } else { numbers };
-    let difference = error.difference().map(|it| (described(&it.found), described(&it.expected)));
+    let difference = error
+        .difference()
+        .map(|it| (described(&it.found), described(&it.expected), it.has_majority));
     GroupError::new_err((error.to_string(), numbers, difference))
 }
 
@@ -56,6 +58,8 @@ pub(crate) struct Master {
     address: SocketAddr,
     stop: Arc<AtomicBool>,
     thread: Mutex<Option<JoinHandle<()>>>,
+    /// Why it has ended.
+    error: Arc<Mutex<Option<String>>>,
 }
 
 #[pymethods]
@@ -75,7 +79,7 @@ impl Master {
         let config = VectorMasterConfig {
             steps: 0,
             pool,
-            key,
+            key: Key(key),
             chunk_bytes: MAX_CHUNK_BYTES,
             patience: span(patience),
             join_within: span(join_within),
@@ -84,15 +88,26 @@ impl Master {
         let master = VectorMaster::bind(config).map_err(|error| failed(&error))?;
         let (address, stop) = (master.local_addr(), Arc::new(AtomicBool::new(false)));
         let flag = Arc::clone(&stop);
-        // Workers learn from it how the job has ended.
-        let thread = std::thread::spawn(move || drop(master.run(&flag, &mut |_| {})));
-        Ok(Self { address, stop, thread: Mutex::new(Some(thread)) })
+        let error = Arc::new(Mutex::new(None));
+        let reason = Arc::clone(&error);
+        let thread = std::thread::spawn(move || {
+            if let Err(error) = master.run(&flag, &mut |_| {}) {
+                *locked(&reason) = Some(error.to_string());
+            }
+        });
+        Ok(Self { address, stop, thread: Mutex::new(Some(thread)), error })
     }
 
     /// The address of its socket.
     #[getter]
     fn address(&self) -> String {
         self.address.to_string()
+    }
+
+    /// Why the job has failed, once it has ended.
+    #[getter]
+    fn error(&self) -> Option<String> {
+        locked(&self.error).clone()
     }
 
     /// Ends the job, informs the workers, and waits until the thread has ended.
@@ -143,7 +158,7 @@ impl Group {
         key: u64,
     ) -> PyResult<()> {
         let config = AllReduceConfig {
-            key,
+            key: Key(key),
             patience: span(patience),
             sum_within: Some(span(timeout)),
             ..AllReduceConfig::new(number, address(master)?)
@@ -223,6 +238,7 @@ fn of_memory<'a, T: Element>(address: usize, length: usize) -> PyResult<&'a mut 
     }
     #[expect(unsafe_code, reason = "Python has no other way to lend memory to this ABI")]
     // SAFETY: the address is aligned and not null, and any bits are an `f32` or an `i64`. The tensor has had the memory when the caller's
-    // function returned, and nothing in Python can free it while the caller holds the GIL.
+    // function returned, and nothing in Python can free it while the caller holds the GIL. This covers what is added up in place; copies of
+    // other tensors are torch's, which does not hold the GIL meanwhile.
     Ok(unsafe { core::slice::from_raw_parts_mut(address as *mut T, length) })
 }

@@ -150,6 +150,8 @@ class Torch(unittest.TestCase):
             for tensor in out["callback"]:
                 self.assertTrue((tensor == 2).all())
             self.same_bits(out["metrics"], torch.tensor([2.31, 1e9, 3e-4]) * 2)
+            for dtype in (torch.float16, torch.bfloat16):
+                self.same_bits(out[f"metrics {dtype}"], torch.tensor([1e-4, 1.0, 30000.0], dtype=dtype) * 2)
             self.assertTrue((out["inference"] == 3).all() and (out["leaf"] == 1.5).all())
             self.assertEqual(out["ended"], "the group has ended")
 
@@ -195,6 +197,47 @@ class Torch(unittest.TestCase):
                 self.assertRegex(message, "^rank 0 at .*, process [0-9]+: ")
                 self.assertIn(f": {found}, and the other ranks {expected}: all ranks must call the same", message)
                 self.assertLess(seconds, 5)
+
+    def test_lengths_that_take_as_many_words_differ_and_empty_tensors_are_operations(self):
+        for out in run("lengths", size=3):
+            said = {
+                "gathered": ("all_reduce SUM of float32 (6 x i64, 4 bytes in the last)", "all_reduce SUM of float32 (6 x i64)"),
+                "broadcast": ("broadcast of uint8 with root 1 (1 x i64, 7 bytes in the last)", "broadcast of uint8 with root 1 (1 x i64)"),
+                "empty": ("all_reduce SUM of int64 (empty)", "all_reduce SUM of int64 (1 x i64)"),
+            }
+            for mistake, (found, expected) in said.items():
+                ranks, message = out[mistake]
+                self.assertEqual(ranks, [0])
+                self.assertIn(f": {found}, and the other ranks {expected}: ", message)
+            self.assertIsNone(out["both empty"])
+
+    def test_of_two_ranks_that_differ_both_are_named(self):
+        for ranks, message in (out["empty"] for out in run("lengths")):
+            self.assertEqual(ranks, [0, 1])
+            self.assertIn(": all_reduce SUM of int64 (1 x i64), or all_reduce SUM of int64 (empty): ", message)
+
+    def test_an_error_of_one_rank_is_heard_of_at_once(self):
+        first, second, last = run("local_error", size=3, RACKWEAVE_PATIENCE="60")
+        self.assertIn("has been resized", last[2])
+        for seconds, ranks, message in (first, second):
+            self.assertEqual(ranks, [2])
+            self.assertIn("worker 2 has left", message)
+            self.assertLess(seconds, 6)
+
+    def test_who_gives_up_is_named_with_whom_it_waited_for(self):
+        first, second, _ = run("gives_up", size=3)
+        self.assertEqual((first[0], second[0]), ([2], [0, 2]))
+        self.assertIn("worker 0 has left while it waited for the vectors of: 2", second[1])
+
+    def test_a_rank_that_leaves_while_others_join_is_named_at_once(self):
+        with tempfile.TemporaryDirectory() as folder:
+            first, second, _ = run("leaves_early", size=3, STORE=os.path.join(folder, "store"), RACKWEAVE_PATIENCE="5")
+        self.assertIsNone(second)
+        self.assertEqual(first[0], [1])
+        self.assertLess(first[2], 20)
+
+    def test_a_forked_process_has_no_group(self):
+        self.assertEqual(run("in_a_fork"), ["the group has ended"] * 2)
 
     def test_a_rank_that_has_no_further_operation_is_named(self):
         out = run("skipped", size=3)

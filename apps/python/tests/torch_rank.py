@@ -189,6 +189,89 @@ def differ(rank, size):
     return out
 
 
+def lengths(rank, size):
+    """Tensors of other lengths that take as many words, or none."""
+    mistakes = {
+        "gathered": lambda group: dist.all_reduce(torch.ones(4 if rank else 3), group=group),
+        "broadcast": lambda group: dist.broadcast(torch.ones(8 if rank else 7, dtype=torch.uint8), 1, group),
+        "empty": lambda group: dist.all_reduce(torch.ones(1 if rank else 0).long(), group=group),
+        "both empty": lambda group: [dist.all_reduce(torch.ones(0), op, group) for op in (dist.ReduceOp.SUM, dist.ReduceOp.MAX)],
+    }
+    out = {}
+    for mistake, call in mistakes.items():
+        group = dist.new_group(backend="rackweave")
+        try:
+            call(group)
+            out[mistake] = None
+        except rackweave.torch.RankError as error:
+            out[mistake] = error.ranks, str(error)
+    return out
+
+
+def local_error(rank, size):
+    """The last rank has an error of its own, and takes its time; the others hear of it at once."""
+    dist.all_reduce(torch.ones(10))
+    began = time.monotonic()
+    tensor = torch.ones(10)
+    if rank == size - 1:
+        tensor.untyped_storage().resize_(0)
+    try:
+        dist.all_reduce(tensor)
+    except rackweave.torch.RankError as error:
+        seconds = time.monotonic() - began
+        time.sleep(8 if rank == size - 1 else 0)
+        return seconds, error.ranks, str(error)
+    return None
+
+
+def gives_up(rank, size):
+    """Ranks wait for the last one for no longer than the group's timeout."""
+    group = dist.new_group(backend="rackweave", timeout=datetime.timedelta(seconds=2 if rank == 0 else 60))
+    dist.all_reduce(torch.ones(10), group=group)
+    try:
+        if rank == size - 1:
+            time.sleep(4)
+        else:
+            dist.all_reduce(torch.ones(10), group=group)
+    except rackweave.torch.RankError as error:
+        return error.ranks, str(error)
+    return None
+
+
+def leaves_early(rank, size):
+    """Rank 1 leaves while the others wait for the last one, which does not come."""
+    store = dist.FileStore(os.environ["STORE"], size)
+    began = time.monotonic()
+    if rank == 1:
+        signal.signal(signal.SIGALRM, lambda *_: os.kill(os.getpid(), signal.SIGINT))
+        signal.setitimer(signal.ITIMER_REAL, 1)
+    try:
+        if rank < size - 1:
+            rackweave.torch.ProcessGroup(store, rank, size, datetime.timedelta(seconds=60))
+    except KeyboardInterrupt:
+        pass
+    except rackweave.torch.RankError as error:
+        return error.ranks, str(error), time.monotonic() - began
+    return None
+
+
+def in_a_fork(rank, size):
+    """A forked process has no group."""
+    dist.all_reduce(torch.ones(10))
+    read, write = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        try:
+            dist.all_reduce(torch.ones(10))
+        except BaseException as error:
+            os.write(write, str(error).encode())
+        os._exit(0)
+    os.close(write)
+    os.waitpid(pid, 0)
+    with open(read, "rb") as pipe:
+        return pipe.read().decode()
+
+
 def skipped(rank, size):
     """One rank has an operation less than the others."""
     began = time.monotonic()
@@ -297,6 +380,10 @@ def corners(rank, size):
         halves = torch.full((5,), 1.5, dtype=torch.bfloat16)
         dist.all_reduce(halves)
         out["inference"] = halves.clone()
+    for dtype in (torch.float16, torch.bfloat16):
+        halves = torch.tensor([1e-4, 1.0, 30000.0], dtype=dtype)
+        dist.all_reduce(halves)
+        out[f"metrics {dtype}"] = halves
     leaf = torch.nn.Parameter(torch.full((400,), float(rank + 1)))
     dist.all_reduce(leaf.data, dist.ReduceOp.AVG)
     dist.all_reduce(leaf, dist.ReduceOp.MAX)

@@ -116,7 +116,8 @@ class Work(dist.Work):
 class _Worker:
     """The thread on which a group's operations run, one after the other."""
 
-    def __init__(self):
+    def __init__(self, abort):
+        self.abort = abort
         self.jobs = queue.SimpleQueue()
         self.error = None
         self.has_ended = False
@@ -130,7 +131,7 @@ class _Worker:
             if job is None:
                 return
             work, function, result = job
-            error = self.error
+            error, is_first = self.error, False
             if error is None:
                 try:
                     # A thread has its own mode, and leaves of autograd are changed in place too.
@@ -139,7 +140,11 @@ class _Worker:
                 except BaseException as raised:
                     # The other ranks may have had this operation: the next one would meet their wrong one.
                     error = self.error = raised
+                    is_first = True
             work._finish(result, error)
+            if is_first:
+                # They need not wait for this rank.
+                self.abort()
             del job, work, function, result
 
     def submit(self, function, result):
@@ -170,7 +175,9 @@ def _end_all():
 def _forget_all():
     # A forked process has copies of its parent's groups, with their sockets.
     for group in list(_groups):
-        group._ended = True
+        group._ended = group._worker.has_ended = True
+        # The parent's thread may have had it.
+        group._worker.lock = threading.Lock()
     _groups.clear()
 
 
@@ -218,12 +225,20 @@ def _words(tensor):
     return -(-tensor.numel() * tensor.element_size() // 8)
 
 
+def _rest(tensor):
+    """The part of a label that tells tensors with as many words but other lengths apart."""
+    return tensor.numel() * tensor.element_size() % 8 << 27
+
+
 def _bytes(tensor):
     return tensor.resolve_conj().resolve_neg().reshape(-1).view(torch.uint8)
 
 
 def _check(tensor):
-    """Fails if the storage of a tensor has become too small for it, so that its memory is gone."""
+    """Fails if the storage of a tensor has become too small for it, so that its memory is gone.
+
+    Contiguous tensors of float32 and int64 stay checked while they are copied. Others are copied by torch without the GIL.
+    """
     if tensor.numel():
         last = tensor.storage_offset() + sum((size - 1) * stride for size, stride in zip(tensor.size(), tensor.stride()))
         if (last + 1) * tensor.element_size() > tensor.untyped_storage().nbytes():
@@ -244,6 +259,8 @@ _INTEGERS = (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)
 _HALVES = (torch.float16, torch.bfloat16)
 
 
+# In a label: the tensor has no elements.
+_EMPTY = 1 << 30
 _OPERATIONS = ("all_reduce", "reduce", "broadcast", "all_gather", "reduce_scatter", "barrier")
 _REDUCTIONS = tuple(
     (name, getattr(dist.ReduceOp, name)) for name in ("SUM", "AVG", "PRODUCT", "MIN", "MAX", "BAND", "BOR", "BXOR")
@@ -252,7 +269,7 @@ _TYPES = sorted(name for name in dir(torch) if isinstance(getattr(torch, name), 
 
 
 def _label(operation, tensors, op, root):
-    """What ranks must agree about beside the length, in 32 bits."""
+    """What ranks must agree about beside the length, in 27 bits. What `_rest` returns and `_EMPTY` follow."""
     reduction = next((number for number, (_, known) in enumerate(_REDUCTIONS, 1) if op is not None and op == known), 0)
     dtype = _TYPES.index(str(tensors[0].dtype).removeprefix("torch.")) + 1 if tensors else 0
     return _OPERATIONS.index(operation) + 1 << 24 | reduction << 16 | (dtype & 0xFF) << 8 | (0 if root is None else root + 1)
@@ -263,7 +280,7 @@ def _described(vector):
     if vector is None:
         return "no further operation"
     length, wire, label = vector
-    operation, reduction, dtype, root = label >> 24, label >> 16 & 0xFF, label >> 8 & 0xFF, label & 0xFF
+    operation, reduction, dtype, root = label >> 24 & 7, label >> 16 & 0xFF, label >> 8 & 0xFF, label & 0xFF
     text = _OPERATIONS[operation - 1] if 0 < operation <= len(_OPERATIONS) else "an operation"
     if 0 < reduction <= len(_REDUCTIONS):
         text += f" {_REDUCTIONS[reduction - 1][0]}"
@@ -271,7 +288,10 @@ def _described(vector):
         text += f" of {_TYPES[dtype - 1]}"
     if root:
         text += f" with root {root - 1}"
-    return f"{text} ({length} x {wire})"
+    rest = label >> 27 & 7
+    if label & _EMPTY:
+        return f"{text} (empty)"
+    return f"{text} ({length} x {wire}, {rest} bytes in the last)" if rest else f"{text} ({length} x {wire})"
 
 
 def _fold(op, tensors):
@@ -308,7 +328,7 @@ class ProcessGroup(dist.ProcessGroup):
         self._store, self._hosts = store, {}
         # What the operation under way is.
         self._label = 0
-        self._worker = _Worker()
+        self._worker = _Worker(self._group.abort)
         _groups.add(self)
         try:
             self._join(store)
@@ -382,8 +402,15 @@ class ProcessGroup(dist.ProcessGroup):
         hosts = [self._host(rank) for rank in ranks]
         named = "; ".join(f"rank {rank} at {host}" for rank, host in zip(ranks, hosts))
         if difference is not None:
-            found, expected = map(_described, difference)
-            message = f"{found}, and the other ranks {expected}: all ranks must call the same operations in the same order"
+            found, expected = map(_described, difference[:2])
+            others = ", and the other ranks" if difference[2] else ", or"
+            message = f"{found}{others} {expected}: all ranks must call the same operations in the same order"
+        elif not ranks and self._master is not None:
+            # Only the master knows, and says so when it has informed the others.
+            until = time.monotonic() + 2
+            while not self._master.has_ended and time.monotonic() < until:
+                time.sleep(0.002)
+            message = self._master.error or message
         return RankError(f"{named}: {message}" if named else message, ranks, hosts)
 
     # What torch asks of a group.
@@ -408,14 +435,17 @@ class ProcessGroup(dist.ProcessGroup):
 
     # Primitives, on the thread of the group.
 
-    def _sum_in_place(self, tensor):
+    def _sum_in_place(self, tensor, rest=0):
+        if tensor.numel() == 0:
+            # It is a step, too: ranks without elements are to notice others that have some.
+            tensor, rest = torch.zeros(1, dtype=torch.int64), _EMPTY
         if tensor.data_ptr() % tensor.element_size():
             whole = tensor.clone()
-            self._sum_in_place(whole)
+            self._sum_in_place(whole, rest)
             _store(tensor, whole)
             return
         function = self._group.allreduce_f32 if tensor.dtype == torch.float32 else self._group.allreduce_i64
-        self._call(function, functools.partial(_memory, tensor), self._label)
+        self._call(function, functools.partial(_memory, tensor), self._label | rest)
 
     def _gather(self, tensor):
         """The tensors of all ranks, bit for bit: each one is zero where the others have theirs."""
@@ -424,7 +454,7 @@ class ProcessGroup(dist.ProcessGroup):
         all_words = torch.zeros((self._size, words), dtype=torch.int64)
         count = tensor.numel() * tensor.element_size()
         all_words[self._rank].view(torch.uint8)[:count] = _bytes(tensor.contiguous())
-        self._sum_in_place(all_words.view(-1))
+        self._sum_in_place(all_words.view(-1), _rest(tensor))
         return [row.view(torch.uint8)[:count].view(tensor.dtype).reshape(tensor.shape) for row in all_words]
 
     def _broadcast(self, tensor, root):
@@ -433,7 +463,7 @@ class ProcessGroup(dist.ProcessGroup):
         count = tensor.numel() * tensor.element_size()
         if self._rank == root:
             words.view(torch.uint8)[:count] = _bytes(tensor.contiguous())
-        self._sum_in_place(words)
+        self._sum_in_place(words, _rest(tensor))
         if self._rank != root:
             _store(tensor, words.view(torch.uint8)[:count].view(tensor.dtype).reshape(tensor.shape))
 
@@ -445,12 +475,12 @@ class ProcessGroup(dist.ProcessGroup):
         if tensor.dtype.is_complex and (is_sum or is_mean):
             real = self._reduced(torch.view_as_real(tensor).contiguous(), op)
             return torch.view_as_complex(real)
-        if (is_sum or is_mean) and tensor.dtype == torch.float32 and tensor.numel() <= BLOCK:
-            # Values of one block share an exponent: a count next to a loss would take its digits.
-            return _fold(op, self._gather(tensor))
         if (is_sum or is_mean) and (tensor.dtype == torch.float32 or tensor.dtype in _HALVES):
             # Halves are added up as floats, and rounded once.
             total = tensor.to(torch.float32).contiguous()
+            if total.numel() <= BLOCK:
+                # Values of one block share an exponent: a count next to a loss would take its digits.
+                return _fold(op, self._gather(total))
             self._sum_in_place(total)
             return total.div_(self._size) if is_mean else total
         if is_sum and tensor.dtype in _INTEGERS:

@@ -66,12 +66,14 @@ impl Offer {
 /// How the vectors of workers differ.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Difference {
-    /// The workers whose vector is not that of most, as a bitmap.
+    /// The workers whose vector is not that of most, as a bitmap; all of them if no vector is that of most.
     pub workers: u64,
-    /// What the first of them has.
+    /// What the first worker has whose vector is not the expected one.
     pub found: Offer,
-    /// What most have.
+    /// What most have, or what some have.
     pub expected: Offer,
+    /// Whether more than half of the workers have what is expected.
+    pub has_majority: bool,
 }
 
 /// Who is to blame for the end of a job.
@@ -83,6 +85,8 @@ pub enum Blame {
         worker: u8,
         /// Whether it has said that it ends.
         has_left: bool,
+        /// The workers for which it waited then, as a bitmap.
+        waited: u64,
     },
     /// These workers have not joined, as a bitmap.
     NotJoined(u64),
@@ -97,9 +101,13 @@ impl Blame {
         let mut out = Vec::with_capacity(FAILED_BYTES as usize);
         let (code, worker, workers) = match blame {
             None => (0, 0, 0),
-            Some(Self::Gone { worker, has_left }) => (1 + u8::from(*has_left), *worker, 0),
+            Some(Self::Gone { worker, has_left, waited }) => {
+                (1 + u8::from(*has_left), *worker, *waited)
+            }
             Some(Self::NotJoined(workers)) => (3, 0, *workers),
-            Some(Self::Differ(difference)) => (4, 0, difference.workers),
+            Some(Self::Differ(difference)) => {
+                (5 - u8::from(difference.has_majority), 0, difference.workers)
+            }
         };
         out.put_u8(code);
         out.put_u8(worker);
@@ -120,12 +128,15 @@ impl Blame {
         let [code, worker, _, _, workers @ ..] = *front;
         let workers = u64::from_be_bytes(workers);
         match code {
-            1 | 2 if worker < MAX_WORKERS => Some(Self::Gone { worker, has_left: code == 2 }),
+            1 | 2 if worker < MAX_WORKERS => {
+                Some(Self::Gone { worker, has_left: code == 2, waited: workers })
+            }
             3 => Some(Self::NotJoined(workers)),
-            4 => {
+            4 | 5 => {
                 let (found, expected) = offers.split_at_checked(OFFER_BYTES as usize)?;
                 let (found, expected) = (Offer::decode(found).ok()?, Offer::decode(expected).ok()?);
-                Some(Self::Differ(Difference { workers, found, expected }))
+                let has_majority = code == 4;
+                Some(Self::Differ(Difference { workers, found, expected, has_majority }))
             }
             _ => None,
         }

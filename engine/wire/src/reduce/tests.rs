@@ -123,12 +123,16 @@ fn the_layout_of_a_plan_is_that_of_the_documentation() {
 
 #[test]
 fn a_job_that_has_failed_says_why() {
-    let difference =
-        Difference { workers: 5 << 60, found: OFFER, expected: Offer::nothing(3, false) };
+    let difference = Difference {
+        workers: 5 << 60,
+        found: OFFER,
+        expected: Offer::nothing(3, false),
+        has_majority: true,
+    };
     let blames = [
         None,
-        Some(Blame::Gone { worker: 0, has_left: false }),
-        Some(Blame::Gone { worker: 63, has_left: true }),
+        Some(Blame::Gone { worker: 0, has_left: false, waited: 0 }),
+        Some(Blame::Gone { worker: 63, has_left: true, waited: 0b101 }),
         Some(Blame::NotJoined(u64::MAX - 1)),
         Some(Blame::Differ(difference)),
     ];

@@ -69,10 +69,12 @@ pub enum Failure {
     #[error("the job was interrupted")]
     Interrupted,
     /// A worker has ended before the job did, and has not returned.
-    #[error("worker {worker} has left and did not return")]
+    #[error("worker {worker} has left{}", Waited(*waited))]
     WorkerLeft {
         /// The worker's number.
         worker: u8,
+        /// The workers of an open job for which it waited, as a bitmap, as far as it is known.
+        waited: u64,
     },
     /// Workers did not join in time.
     #[error("workers have not joined: {}", Numbers(*workers))]
@@ -148,17 +150,29 @@ pub enum Failure {
     TooManyAttempts,
 }
 
+/// What a worker that has left waited for, for people to read.
+struct Waited(u64);
+
+impl core::fmt::Display for Waited {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        match self.0 {
+            0 => f.write_str(" and did not return"),
+            workers => write!(f, " while it waited for the vectors of: {}", Numbers(workers)),
+        }
+    }
+}
+
 /// How the vectors of workers differ, for people to read.
 struct Differing<'a>(&'a rackweave_wire::reduce::Difference);
 
 impl core::fmt::Display for Differing<'_> {
     fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
-        let rackweave_wire::reduce::Difference { workers, found, expected } = *self.0;
+        let rackweave_wire::reduce::Difference { workers, found, expected, has_majority } = *self.0;
         let is_one = workers.is_power_of_two();
         let (who, has) = if is_one { ("worker", "has") } else { ("workers", "have") };
         write!(f, "{who} {} {has} ", Numbers(workers))?;
         vector(f, &found)?;
-        f.write_str(", and the others have ")?;
+        f.write_str(if has_majority { ", and the others have " } else { ", or " })?;
         vector(f, &expected)
     }
 }

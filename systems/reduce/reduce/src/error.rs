@@ -147,15 +147,26 @@ impl ReduceError {
     #[must_use]
     pub const fn workers(&self) -> u64 {
         match *self {
-            Self::WorkerGone { worker, .. }
-            | Self::Failed(Failure::WorkerSilent { worker } | Failure::WorkerLeft { worker }) => {
+            Self::WorkerGone { worker, .. } | Self::Failed(Failure::WorkerSilent { worker }) => {
                 1 << worker
             }
+            Self::Failed(Failure::WorkerLeft { worker, waited }) => 1 << worker | waited,
             Self::NoSum { workers, .. }
             | Self::Failed(
                 Failure::NotJoined { workers } | Failure::Differ(Difference { workers, .. }),
             ) => workers,
             _ => 0,
+        }
+    }
+
+    /// Returns the same error once more, if the outcome of the worker is not the reason.
+    pub(crate) fn again(&self) -> Option<Self> {
+        match self {
+            Self::Socket(error) => {
+                Some(Self::Socket(io::Error::new(error.kind(), error.to_string())))
+            }
+            &Self::NoSum { within, workers } => Some(Self::NoSum { within, workers }),
+            _ => None,
         }
     }
 

@@ -56,6 +56,7 @@ pub use moves::{JobMove, Moves, OpticalSwitch};
 pub use net::{Attachment, Machine, Net};
 pub use rackweave_aggregation::master::{Absence, Aggregation, Epochs};
 pub use rackweave_aggregation::source::Order;
+pub use rackweave_aggregation::vector::master::Key;
 pub use rackweave_wire::reduce::{
     Difference, Format, MAX_CHUNK_BYTES, MAX_POOL, MAX_WORKERS, Offer, Operator, PORT, Rejection,
     Shape,

@@ -556,7 +556,7 @@ fn explain(failure: Failure, config: &MasterConfig, side: &MasterSide, net: &Net
     };
     match failure {
         Failure::WorkerSilent { worker } => gone(worker, false),
-        Failure::WorkerLeft { worker } => gone(worker, true),
+        Failure::WorkerLeft { worker, .. } => gone(worker, true),
         Failure::Interrupted => ReduceError::Interrupted,
         other => ReduceError::Failed(other),
     }

@@ -9,7 +9,7 @@ use std::thread::{Scope, ScopedJoinHandle};
 use rackweave_aggregation::vector::values::Values;
 use rackweave_core::Span;
 use rackweave_reduce::{
-    AllReduce, AllReduceConfig, Element, MemberEvent, OpenGroup, ReduceError, VectorMaster,
+    AllReduce, AllReduceConfig, Element, Key, MemberEvent, OpenGroup, ReduceError, VectorMaster,
     VectorMasterConfig, VectorMasterEvent, VectorStats,
 };
 
@@ -236,12 +236,14 @@ fn a_long_vector_is_added_up_in_parts_with_the_same_bits() {
 #[test]
 fn a_stranger_is_no_worker_of_an_open_group() {
     let config = VectorMasterConfig::new(SocketAddr::from(([127, 0, 0, 1], 0)), 2);
-    let master = VectorMaster::bind(VectorMasterConfig { steps: 0, key: 77, ..config }).unwrap();
+    let master =
+        VectorMaster::bind(VectorMasterConfig { steps: 0, key: Key(77), ..config }).unwrap();
     let (stop, address) = (AtomicBool::new(false), master.local_addr());
     std::thread::scope(|scope| {
         let stats = run(scope, master, &stop);
-        for key in [0, 78] {
+        for key in [Key(0), Key(78)] {
             let config = AllReduceConfig { key, ..AllReduceConfig::new(1, address) };
+            assert!(!format!("{config:?}").contains("78"));
             let error = OpenGroup::join(config, Arc::default()).unwrap_err().to_string();
             let why =
                 "does not take this process as worker 1: it does not have the key of the group";
@@ -249,7 +251,8 @@ fn a_stranger_is_no_worker_of_an_open_group() {
         }
         for number in 0..2 {
             scope.spawn(move || {
-                let config = AllReduceConfig { key: 77, ..AllReduceConfig::new(number, address) };
+                let config =
+                    AllReduceConfig { key: Key(77), ..AllReduceConfig::new(number, address) };
                 let mut group = OpenGroup::join(config, Arc::default()).unwrap();
                 let mut sum = [1_i64];
                 group.allreduce(&mut sum).unwrap();
@@ -286,6 +289,8 @@ fn workers_that_differ_are_named_to_all() {
                     )
                 );
                 assert_eq!(error.difference().unwrap().expected.label, 3);
+                let again = group.allreduce(&mut [1_i64; 10]).unwrap_err();
+                assert_eq!(again.to_string(), error.to_string());
             });
         }
         assert_eq!(stats.join().unwrap().unwrap_err().workers(), 0b10);
@@ -315,5 +320,38 @@ fn a_worker_that_leaves_an_open_group_is_named_to_the_others() {
         }
         let error = stats.join().unwrap().unwrap_err();
         assert_eq!(error.workers(), 0b100);
+    });
+}
+
+#[test]
+fn who_gives_up_is_named_with_whom_it_waited_for_and_says_so_again() {
+    let (stop, master) = (AtomicBool::new(false), master(3, 0));
+    let address = master.local_addr();
+    let (done, waits) = channel::<()>();
+    std::thread::scope(|scope| {
+        let stats = run(scope, master, &stop);
+        let to = |number| AllReduceConfig::new(number, address);
+        scope.spawn(move || {
+            let group = OpenGroup::join(to(2), Arc::default()).unwrap();
+            waits.recv().unwrap_err();
+            drop(group);
+        });
+        let other = scope.spawn(move || {
+            let mut group = OpenGroup::join(to(1), Arc::default()).unwrap();
+            let error = group.allreduce(&mut [1.0_f32; 10]).unwrap_err();
+            assert_eq!(
+                (error.workers(), error.to_string().as_str()),
+                (0b101, "worker 0 has left while it waited for the vectors of: 2")
+            );
+        });
+        let within = AllReduceConfig { sum_within: Some(Span::from_secs(2)), ..to(0) };
+        let mut group = OpenGroup::join(within, Arc::default()).unwrap();
+        for _ in 0..2 {
+            let error = group.allreduce(&mut [1.0_f32; 10]).unwrap_err().to_string();
+            assert_eq!(error, "there is no sum after 2 s: worker 2 has not sent its elements");
+        }
+        other.join().unwrap();
+        stats.join().unwrap().unwrap_err();
+        drop(done);
     });
 }

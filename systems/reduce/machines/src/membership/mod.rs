@@ -435,7 +435,7 @@ impl Membership {
         let (member, worker) = (&self.members[worker], worker as u8);
         Some(match (member.has_met_other(), member.has_left()) {
             (true, _) => Failure::OtherInput { worker },
-            (false, true) => Failure::WorkerLeft { worker },
+            (false, true) => Failure::WorkerLeft { worker, waited: 0 },
             (false, false) => Failure::WorkerSilent { worker },
         })
     }

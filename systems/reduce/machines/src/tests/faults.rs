@@ -185,7 +185,7 @@ fn a_worker_without_a_path_to_the_switch_ends_with_its_address() {
     let failure = Failure::NotAcknowledged { aggregator: SWITCH };
     assert_eq!(world.nodes[2].workers()[0].outcome(), Some(Err(failure)));
     let outcome = world.master().progress().outcome;
-    assert_eq!(outcome, Some(Err(Failure::WorkerLeft { worker: 1 })));
+    assert_eq!(outcome, Some(Err(Failure::WorkerLeft { worker: 1, waited: 0 })));
 }
 
 #[test]
@@ -214,7 +214,7 @@ fn a_worker_that_leaves_can_be_replaced_at_once_and_is_missed_otherwise() {
         } else {
             world.run(seconds(100));
             let outcome = world.master().progress().outcome;
-            assert_eq!(outcome, Some(Err(Failure::WorkerLeft { worker: 1 })));
+            assert_eq!(outcome, Some(Err(Failure::WorkerLeft { worker: 1, waited: 0 })));
         }
         assert!(world.left(), "the master reports it");
     }

@@ -63,7 +63,17 @@ pub struct Config {
     /// their names, and not when all sums are there.
     pub commits: bool,
     /// The digest that workers of an open job must have, so that no stranger becomes one; 0: any.
-    pub key: u64,
+    pub key: Key,
+}
+
+/// What processes must know to become workers of an open job; 0: nothing. It is not printed.
+#[derive(Clone, Copy, Default, PartialEq, Eq)]
+pub struct Key(pub u64);
+
+impl core::fmt::Debug for Key {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.write_str("Key(..)")
+    }
 }
 
 impl Config {
@@ -76,7 +86,7 @@ impl Config {
             aggregators: Vec::new(),
             patience: Span::from_secs(3),
             commits: false,
-            key: 0,
+            key: Key(0),
         }
     }
 }
@@ -346,7 +356,7 @@ impl Master {
             return;
         }
         let number = header.worker;
-        let key = if self.is_open() { self.config.key } else { 0 };
+        let Key(key) = if self.is_open() { self.config.key } else { Key(0) };
         if key != 0 && digest.get() != key {
             return self.members.reject_stranger(now, number, (from, instance));
         }
@@ -380,7 +390,7 @@ impl Master {
             self.lows[usize::from(number)] = None;
             if self.is_open() && self.layout.is_some() {
                 // Nobody knows where the chunks of its next vector begin.
-                return self.fail(now, Failure::WorkerLeft { worker: number });
+                return self.fail(now, Failure::WorkerLeft { worker: number, waited: 0 });
             }
             // Its result may be another file.
             self.named &= !(1 << number);
@@ -406,14 +416,16 @@ impl Master {
             self.stale += u64::from(self.members.member(number, from).is_none());
             return;
         }
-        match self.members.leave(from, number, self.reservation.is_some()) {
+        let has_begun = self.reservation.is_some() || self.is_open();
+        match self.members.leave(from, number, has_begun) {
             Leaving::Left => {
                 let is_ready = self.lows[usize::from(number)] == Some(u64::MAX);
-                if self.is_open() && self.layout.is_some() {
+                if self.is_open() {
                     self.events.push_back(Event::Left { worker: number });
-                    // No other process can take its place. One that has no further vector is not missed for now.
+                    // The others hear at once that they wait in vain. One that has no further vector is not missed for now.
                     if !is_ready {
-                        self.fail(now, Failure::WorkerLeft { worker: number });
+                        let waited = self.offers.behind(number);
+                        self.fail(now, Failure::WorkerLeft { worker: number, waited });
                     }
                     return;
                 }
@@ -670,8 +682,12 @@ impl Master {
     /// Who is to blame for the end of the job.
     const fn blame(&self) -> Option<Blame> {
         match self.failure {
-            Some(Failure::WorkerSilent { worker }) => Some(Blame::Gone { worker, has_left: false }),
-            Some(Failure::WorkerLeft { worker }) => Some(Blame::Gone { worker, has_left: true }),
+            Some(Failure::WorkerSilent { worker }) => {
+                Some(Blame::Gone { worker, has_left: false, waited: 0 })
+            }
+            Some(Failure::WorkerLeft { worker, waited }) => {
+                Some(Blame::Gone { worker, has_left: true, waited })
+            }
             Some(Failure::NotJoined { workers }) => Some(Blame::NotJoined(workers)),
             Some(Failure::Differ(difference)) => Some(Blame::Differ(difference)),
             _ => None,

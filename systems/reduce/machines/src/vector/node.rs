@@ -322,6 +322,8 @@ impl VectorNode {
                     master.handle(now, from, header, payload);
                 }
             }
+            // The room here is that of the master's own job.
+            Body::OpenVector(_) if from != self.host && self.master.is_some() => {}
             Body::OpenVector(_) | Body::Chunk(_) | Body::Close => {
                 if header.body == Body::Close
                     && let Some(worker) = &mut self.worker

@@ -48,14 +48,30 @@ impl Offers {
             self.since = None;
             return None;
         };
-        let workers = others().fold(0, |all, (n, _)| all | 1 << n);
+        let has_majority = 2 * like(&expected) > counts.len();
+        // Who is right is not known without a majority.
+        let named = counts.iter().filter(|(_, offer)| !has_majority || *offer != expected);
+        let workers = named.fold(0, |all, (n, _)| all | 1 << n);
         let is_clear = counts.len() == self.all.len();
         let since = *self.since.get_or_insert(now);
         (is_clear || now >= since.saturating_add(patience)).then_some(Difference {
             workers,
             found,
             expected,
+            has_majority,
         })
+    }
+
+    /// Returns the workers that do not have the vector for whose sum this one waits, as a bitmap, as far as they have said so.
+    pub(super) fn behind(&self, worker: u8) -> u64 {
+        let waiting = self.all.get(usize::from(worker)).copied().flatten();
+        let Some(waiting) = waiting.filter(|offer| offer.length > 0) else { return 0 };
+        let is_behind = |offer: &Offer| {
+            offer.step < waiting.step || offer.step == waiting.step && offer.length == 0
+        };
+        let behind =
+            (0_u8..).zip(&self.all).filter(|(_, offer)| offer.as_ref().is_some_and(is_behind));
+        behind.fold(0, |all, (n, _)| all | 1 << n)
     }
 }
 
@@ -86,28 +102,38 @@ mod tests {
     #[test]
     fn those_that_differ_from_most_are_named() {
         let (expected, found) = (vector(7, 10), vector(7, 11));
-        let difference = |workers, found| Some(Difference { workers, found, expected });
+        let difference =
+            |workers, found| Some(Difference { workers, found, expected, has_majority: true });
+        let tie =
+            |workers, found| Some(Difference { workers, found, expected, has_majority: false });
         assert_eq!(after(&[expected, expected, expected], 5), None);
         assert_eq!(after(&[expected, found, expected], 0), difference(0b10, found));
         assert_eq!(after(&[found, expected, expected], 0), difference(0b1, found));
         let label = Offer { label: 5, ..expected };
         let format = Offer { format: Format::I64, ..expected };
-        assert_eq!(after(&[expected, label, format], 0), difference(0b110, label));
+        assert_eq!(after(&[expected, label, format], 0), tie(0b111, label));
         // One that has not begun may be on either side.
         let none = Offer::nothing(7, false);
         assert_eq!(after(&[expected, none, found], 0), None);
-        assert_eq!(after(&[expected, none, found], 1), difference(0b100, found));
+        assert_eq!(after(&[expected, none, found], 1), tie(0b101, found));
         assert_eq!(after(&[expected, vector(6, 3), none], 9), None, "one waits for its sum");
     }
 
     #[test]
     fn who_has_no_further_vector_differs_from_who_has_one() {
         let (expected, last) = (vector(7, 10), Offer::nothing(7, true));
-        let found = Some(Difference { workers: 0b100, found: last, expected });
+        let found = Some(Difference { workers: 0b100, found: last, expected, has_majority: true });
         assert_eq!(after(&[expected, expected, last], 0), found);
         // These have the sum that the first one waits for.
         assert_eq!(after(&[expected, Offer::nothing(8, true), Offer::nothing(8, true)], 9), None);
         assert_eq!(after(&[last, last, last], 9), None);
+    }
+
+    #[test]
+    fn those_that_a_worker_waits_for_are_known() {
+        let (waiting, ready) = (vector(7, 10), Offer::nothing(8, true));
+        let offers = offers(&[waiting, Offer::nothing(7, false), ready]);
+        assert_eq!([0, 1, 2, 9].map(|worker| offers.behind(worker)), [0b10, 0, 0, 0]);
     }
 
     #[test]

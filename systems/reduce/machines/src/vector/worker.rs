@@ -535,10 +535,12 @@ impl Worker {
                 // In other jobs the master's output names it, with its address.
                 let is_open = self.config.length == 0;
                 let failure = match Blame::decode(payload).filter(|_| is_open) {
-                    Some(Blame::Gone { worker, has_left: false }) => {
+                    Some(Blame::Gone { worker, has_left: false, .. }) => {
                         Failure::WorkerSilent { worker }
                     }
-                    Some(Blame::Gone { worker, has_left: true }) => Failure::WorkerLeft { worker },
+                    Some(Blame::Gone { worker, has_left: true, waited }) => {
+                        Failure::WorkerLeft { worker, waited }
+                    }
                     Some(Blame::NotJoined(workers)) => Failure::NotJoined { workers },
                     Some(Blame::Differ(difference)) => Failure::Differ(difference),
                     None => Failure::Refused,

@@ -4,6 +4,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
+use rackweave_aggregation::vector::master::Key;
 use rackweave_core::Span;
 use rackweave_wire::reduce::Shape;
 
@@ -33,7 +34,7 @@ pub struct AllReduceConfig {
     /// added up in parts, so that a worker answers the master while it prepares them, and [`Self::sum_within`] limits each part.
     pub part_bytes: usize,
     /// What the workers of an open job know, [`VectorMasterConfig::key`](super::VectorMasterConfig::key).
-    pub key: u64,
+    pub key: Key,
 }
 
 impl AllReduceConfig {
@@ -41,7 +42,7 @@ impl AllReduceConfig {
     #[must_use]
     pub const fn new(number: u8, master: SocketAddr) -> Self {
         let WorkerConfig { master, job, number, patience, .. } = WorkerConfig::new(number, master);
-        let (digest, sum_within, part_bytes, key) = (0, None, 64 << 20, 0);
+        let (digest, sum_within, part_bytes, key) = (0, None, 64 << 20, Key(0));
         Self { master, job, number, digest, patience, sum_within, part_bytes, key }
     }
 }

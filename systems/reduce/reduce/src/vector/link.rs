@@ -29,7 +29,7 @@ pub(super) struct Link {
     pub(super) summed: u32,
     /// Whether all workers are prepared.
     pub(super) committed: bool,
-    /// Why the keeper has ended.
+    /// Why the keeper, or a call, has ended; later calls end so, too.
     broken: Option<ReduceError>,
 }
 
@@ -70,9 +70,24 @@ impl Link {
         stop: &AtomicBool,
         mut is_there: impl FnMut(&mut Self) -> bool,
     ) -> Result<(), ReduceError> {
-        if let Some(broken) = self.broken.take() {
+        if let Some(broken) = self.broken.as_ref().and_then(ReduceError::again) {
             return Err(broken);
         }
+        // A job that has failed has no vector to ask for, though it may have asked for this one.
+        let has_failed = matches!(self.outcome(), Some(Err(_)));
+        let run = self.wait(config, stop, |link| !has_failed && is_there(link));
+        if let Err(error) = &run {
+            self.broken = error.again();
+        }
+        run
+    }
+
+    fn wait(
+        &mut self,
+        config: &AllReduceConfig,
+        stop: &AtomicBool,
+        mut is_there: impl FnMut(&mut Self) -> bool,
+    ) -> Result<(), ReduceError> {
         let began = self.net.now();
         let limit = config.sum_within.map_or(Time::MAX, |within| began.saturating_add(within));
         loop {
@@ -194,7 +209,7 @@ impl Seat {
         let machine = Config {
             length: shape.length,
             format: shape.format,
-            digest: if shape.length == 0 { config.key } else { config.digest },
+            digest: if shape.length == 0 { config.key.0 } else { config.digest },
             holds_end: true,
             min_rto: MIN_RTO,
             give_up: config.patience,

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use rackweave_aggregation::Failure;
 use rackweave_aggregation::membership::NotTaken;
 use rackweave_aggregation::vector::layout::Layout;
-use rackweave_aggregation::vector::master::{Config, Event, Master, Vectors};
+use rackweave_aggregation::vector::master::{Config, Event, Key, Master, Vectors};
 use rackweave_aggregation::vector::node::{Aggregator, VectorNode};
 use rackweave_core::{HostId, Span, Time};
 use rackweave_linux::{Clock, random};
@@ -42,8 +42,8 @@ pub struct VectorMasterConfig {
     pub patience: Span,
     /// How long the master waits for all workers to join, from its start on.
     pub join_within: Span,
-    /// A number that a process must know to become a worker of an open job; 0: any process may. It is sent in the clear.
-    pub key: u64,
+    /// What a process must know to become a worker of an open job. It is sent in the clear.
+    pub key: Key,
 }
 
 impl VectorMasterConfig {
@@ -63,7 +63,7 @@ impl VectorMasterConfig {
             pool: 64,
             patience: Span::from_secs(30),
             join_within: Span::from_secs(600),
-            key: 0,
+            key: Key(0),
         }
     }
 }
@@ -393,7 +393,7 @@ fn explain(
         |worker, has_left| net.gone(worker, master.worker_host(worker), has_left, config.patience);
     match (failure, config.switch.zip(absence)) {
         (Failure::WorkerSilent { worker }, _) => gone(worker, false),
-        (Failure::WorkerLeft { worker }, _) => gone(worker, true),
+        (Failure::WorkerLeft { worker, waited: 0 }, _) => gone(worker, true),
         (Failure::Interrupted, _) => ReduceError::Interrupted,
         (Failure::NoAggregator { .. }, Some((switch, absence))) => {
             ReduceError::NoSwitch { switch, absence }

@@ -115,7 +115,7 @@ fn a_worker_without_a_path_to_the_aggregator_ends_with_its_address() {
     let failure = Failure::NotAcknowledged { aggregator: SWITCH };
     assert_eq!(world.outcome(1), Some(Err(failure)));
     // The others hear that the aggregator waits, so they do not give up. The master hears at once that the worker has.
-    let failure = Failure::WorkerLeft { worker: 1 };
+    let failure = Failure::WorkerLeft { worker: 1, waited: 0 };
     assert_eq!(world.attempts.last(), Some(&master::Event::Failed(failure)));
     assert!(world.nodes[1].worker().unwrap().machine().counters().waiting > 0);
 }
@@ -192,7 +192,7 @@ fn a_worker_that_leaves_is_replaced_at_once_or_named() {
             assert_eq!(world.attempts.last(), Some(&master::Event::Complete));
         } else {
             world.run(seconds(60));
-            let failure = Failure::WorkerLeft { worker: 1 };
+            let failure = Failure::WorkerLeft { worker: 1, waited: 0 };
             assert_eq!(world.attempts.last(), Some(&master::Event::Failed(failure)));
         }
     }

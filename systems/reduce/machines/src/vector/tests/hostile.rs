@@ -140,3 +140,20 @@ fn a_stranger_gets_no_slots_without_proving_its_address() {
     }
     assert_eq!(world.switch.as_ref().unwrap().program().jobs(), 0);
 }
+
+/// The room at a master's host is that of its own job: not even a question for the cookie is answered.
+#[test]
+fn a_master_adds_up_for_no_other_master() {
+    let mut world = World::new(Job { has_switch: false, ..job(3) }, Faults::default());
+    let cookie = Id64::new(0);
+    let open = OpenVector { cookie, pool: 64, elements: 16, format: Format::I64, workers: 1 };
+    let (attempt, worker, token, body) = (0, 0, Id64::new(7), Body::OpenVector(open));
+    let header = reduce::Header { job: JOB, attempt, worker, token, body };
+    let node = &mut world.nodes[MASTER.0 as usize];
+    assert!(node.master().is_some() && node.aggregator().is_some());
+    node.receive(Time::ZERO, STRANGER, &header, &STRANGER.0.to_be_bytes());
+    while let Some((to, answer)) = node.poll(Time::ZERO) {
+        assert_ne!(to, STRANGER, "{answer:?}");
+    }
+    world.run_to_end(seconds(10));
+}

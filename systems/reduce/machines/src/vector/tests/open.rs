@@ -54,7 +54,8 @@ fn vectors_that_differ_are_not_added_up_and_all_workers_hear_who_differs() {
                 Odd::Label => Offer { label: 7, ..expected },
                 Odd::Last => Offer::nothing(step, true),
             };
-            let failure = Failure::Differ(Difference { workers: 0b100, found, expected });
+            let failure =
+                Failure::Differ(Difference { workers: 0b100, found, expected, has_majority: true });
             for worker in 0..4 {
                 assert_eq!(world.outcome(worker), Some(Err(failure)));
                 assert_eq!(world.summed.get(&(worker, step)), None);
@@ -66,10 +67,15 @@ fn vectors_that_differ_are_not_added_up_and_all_workers_hear_who_differs() {
         workers: 0b101,
         found: Offer::nothing(5, true),
         expected: Offer { length: 9, label: 7, ..Offer::nothing(5, false) },
+        has_majority: true,
     };
     assert_eq!(
         Failure::Differ(difference).to_string(),
         "workers do not add up the same vector 5: workers 0, 2 have none, and the others have 9 elements of type i64 with label 0x7"
+    );
+    assert_eq!(
+        Failure::Differ(Difference { has_majority: false, ..difference }).to_string(),
+        "workers do not add up the same vector 5: workers 0, 2 have none, or 9 elements of type i64 with label 0x7"
     );
 }
 
@@ -81,7 +87,19 @@ fn a_worker_that_leaves_an_open_job_ends_it_at_once() {
     assert!(world.summed.len() > 4);
     world.nodes[3].worker_mut().unwrap().leave();
     world.run(Time::ZERO + Span::from_ms(100));
-    let failure = Failure::WorkerLeft { worker: 2 };
+    let failure = Failure::WorkerLeft { worker: 2, waited: 0 };
+    assert_eq!(world.attempts.last(), Some(&master::Event::Failed(failure)));
+    assert_eq!(world.outcome(0), Some(Err(failure)));
+}
+
+#[test]
+fn a_worker_that_leaves_while_others_join_ends_an_open_job_at_once() {
+    let mut world = World::new(job(3), Faults::default());
+    world.down[4] = true;
+    world.run(Time::ZERO + Span::from_ms(30));
+    world.nodes[3].worker_mut().unwrap().leave();
+    world.run(Time::ZERO + Span::from_ms(100));
+    let failure = Failure::WorkerLeft { worker: 2, waited: 0 };
     assert_eq!(world.attempts.last(), Some(&master::Event::Failed(failure)));
     assert_eq!(world.outcome(0), Some(Err(failure)));
 }
@@ -110,7 +128,7 @@ fn a_process_that_returns_to_an_open_job_is_not_its_worker() {
     world.at(Time::ZERO + Span::from_ms(60), Act::Kill(2));
     world.at(Time::ZERO + Span::from_ms(90), Act::Return(2));
     world.run(seconds(20));
-    let failure = Failure::WorkerLeft { worker: 2 };
+    let failure = Failure::WorkerLeft { worker: 2, waited: 0 };
     assert_eq!(world.attempts.last(), Some(&master::Event::Failed(failure)));
 }
 
