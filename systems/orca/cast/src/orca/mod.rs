@@ -38,7 +38,7 @@ use rackweave_linux::sys::{ReceiveBatch, UdpSocket, tighten_timers};
 use rackweave_linux::{Clock, Driven, Driver, DriverStats, wait};
 use rackweave_orca::controller::Controller;
 use rackweave_orca::flow::FlowConfig;
-use rackweave_orca::host::{Host, HostConfig, Spread, Tor};
+use rackweave_orca::host::{Host, HostConfig, Tor};
 use rackweave_wire::orca::{GROUP, Key, Session};
 
 pub use self::answers::AnswerMessage;

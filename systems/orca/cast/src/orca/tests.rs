@@ -13,6 +13,7 @@ mod waiting;
 
 use super::*;
 use rackweave_orca::flow::SenderEvent;
+use rackweave_orca::host::Spread;
 use rackweave_testing::free_address;
 
 use crate::sink::{Folder, FolderConfig, Sink};
