@@ -1,7 +1,8 @@
 //! An `.ndz` file whose chunks arrive in any order from a network, without a manifest: what each chunk says of itself is checked.
 
+use std::collections::BTreeMap;
 use std::path::Path;
-use std::sync::OnceLock;
+use std::sync::{Mutex, OnceLock, PoisonError};
 
 use rackweave_disk::{read_exact_at, write_all_at};
 
@@ -19,7 +20,12 @@ use crate::{ChunkError, Image, ImageError, Progress};
 pub struct IncomingNdz {
     part: Part,
     chunks: OnceLock<u32>,
+    /// The chunks that are written, in places by their number. A place is locked while a chunk is written.
+    written: [Mutex<BTreeMap<u32, WrittenNdz>>; PLACES],
 }
+
+/// As many chunks can be written at a time.
+const PLACES: usize = 16;
 
 /// A chunk that is written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -39,7 +45,7 @@ impl IncomingNdz {
         let part = Part::open(Named::new(&resolved(target))?, overwrite, None)?;
         // What an interrupted attempt has left may be of another image.
         part.file().set_len(0).map_err(ImageError::write(part.path()))?;
-        Ok(Self { part, chunks: OnceLock::new() })
+        Ok(Self { part, chunks: OnceLock::new(), written: Default::default() })
     }
 
     /// The image has this many chunks.
@@ -61,7 +67,8 @@ impl IncomingNdz {
         self.chunks.get().copied().unwrap_or(0)
     }
 
-    /// Checks the bytes of a chunk, with its padding, and writes them.
+    /// Checks the bytes of a chunk, with its padding, and writes them, unless the chunk is written: a file that was verified must not change
+    /// any more.
     ///
     /// # Errors
     /// [`ImageError::Chunk`] if they are not this chunk of an image; or the system refuses.
@@ -79,10 +86,17 @@ impl IncomingNdz {
             let why = format!("it has the number {}", header.index);
             return Err(wrong(ChunkError::Ndz(why)));
         }
+        let place = &self.written[chunk as usize % PLACES];
+        let mut place = place.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(written) = place.get(&chunk) {
+            return Ok(*written);
+        }
         let at = u64::from(chunk) * CHUNK as u64;
         write_all_at(self.part.file(), bytes, at).map_err(ImageError::write(path))?;
         let has_sha1 = matches!(header.checksum, crate::ndz::Checksum::Sha1(_));
-        Ok(WrittenNdz { version: header.version, has_sha1 })
+        let written = WrittenNdz { version: header.version, has_sha1 };
+        place.insert(chunk, written);
+        Ok(written)
     }
 
     /// Reads a chunk that was written, with its padding.

@@ -17,7 +17,7 @@
 //! The terms are the number of the session for control messages (8), and 1 if switches redirect requests, or 0 (1).
 //!
 //! A chunk is image (4), chunk (4), length (4), zeros (4), and its stored bytes. The receiver replies with image, chunk, and 0 if it has
-//! taken the chunk, or 1 if it did not need it.
+//! taken the chunk, or 1 if it did not need it. Clients of a server that knows Frisbee only put a number of their session in place of the image.
 
 use std::io;
 

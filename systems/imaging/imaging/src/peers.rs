@@ -6,13 +6,15 @@
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
-use rackweave_core::HostId;
+use rackweave_core::{HostId, Span, Time};
 use rackweave_linux::addresses::{AddressTable, Strangers};
 use rackweave_wire::frame::{host_at, ip_address};
 use rackweave_wire::frisbee::Body;
 
 /// Maximum number of peers. Packets with forged sources may claim addresses, unless there is a key.
 const MOST_PEERS: usize = 1 << 16;
+/// Maximum number of peers that have only sent requests, which anyone may forge, where nobody names the peers.
+const STRANGERS: Strangers = Strangers { most: 1 << 10, silent: Span::ZERO };
 /// Numbers of hosts have this many bits, those of an address below 10.0.0.0/8.
 const HOST_BITS: u32 = 24;
 
@@ -33,7 +35,7 @@ fn key(address: Ipv4Addr) -> SocketAddr {
 impl Peers {
     /// Peers with the same `rack_prefix` bits of their addresses, 16 to 30, are in the same rack.
     pub(crate) fn new(rack_prefix: Option<u8>) -> Self {
-        let table = AddressTable::new(0..1 << HOST_BITS, Strangers::NONE);
+        let table = AddressTable::new(0..1 << HOST_BITS, STRANGERS);
         Self { table, rack_prefix, racks: BTreeMap::new() }
     }
 
@@ -54,8 +56,8 @@ impl Peers {
 
     /// Returns the number of a peer, which gets one if it has none. `None` if there is no room.
     pub(crate) fn number(&mut self, address: Ipv4Addr) -> Option<HostId> {
-        if let Some(known) = self.known(address) {
-            return Some(known);
+        if self.known(address).is_some() {
+            return Some(self.table.add(key(address), || ()));
         }
         if !self.has_room(address) {
             return None;
@@ -72,6 +74,22 @@ impl Peers {
         };
         self.table.insert(host, key(address), ());
         Some(host)
+    }
+
+    /// Returns the number of a peer that may have been made up: unless [`Self::number`] has named it, others take its place while it is not
+    /// `in_use`. There are no racks.
+    pub(crate) fn stranger(
+        &mut self,
+        now: Time,
+        address: Ipv4Addr,
+        in_use: impl Fn(HostId) -> bool,
+    ) -> Option<HostId> {
+        if let Some(known) = self.known(address) {
+            self.table.get_mut(known)?.touch(now);
+            return Some(known);
+        }
+        let has_room = self.table.len() < MOST_PEERS;
+        has_room.then(|| self.table.admit(now, key(address).into(), in_use, ()))?
     }
 
     /// Returns the number of a peer that has one.
@@ -97,7 +115,8 @@ impl Peers {
     /// Replaces the address in an arriving message by that which the machines use. `None` if there is no room for the peer.
     pub(crate) fn arrived(&mut self, mut body: Body) -> Option<Body> {
         if let Some(field) = field(&mut body) {
-            let host = self.number(Ipv4Addr::from(*field))?;
+            let address = Ipv4Addr::from(*field);
+            let host = self.known(address).or_else(|| self.number(address))?;
             *field = ip_address(host)?;
         }
         Some(body)
@@ -164,6 +183,32 @@ mod tests {
         }
         assert_eq!(peers.number(Ipv4Addr::from_bits(256 << 16)), None);
         assert_eq!(peers.number(Ipv4Addr::from_bits(255 << 16 | 7)), Some(HostId(255 << 16 | 7)));
+    }
+
+    #[test]
+    fn strangers_make_room_for_others_unless_they_are_named_or_in_use() {
+        let mut peers = Peers::new(None);
+        let server = peers.number(Ipv4Addr::from_bits(1));
+        let mut at = |number: u32, used: Option<HostId>| {
+            let now = Time::from_ticks(u64::from(number));
+            peers.stranger(now, Ipv4Addr::from_bits(number), |host| Some(host) == used)
+        };
+        let (used, named) = (at(2, None), at(3, None));
+        assert_eq!(at(2, None), used);
+        let chunks = Chunks { image: 1, first: 2, count: 3, tries: 0 };
+        let asks = Body::Return { chunks, requester: [0, 0, 0, 2] };
+        assert!(peers.arrived(asks).is_some());
+        assert_eq!(peers.number(Ipv4Addr::from_bits(3)), named);
+        for number in 10..10 + 4 * STRANGERS.most as u32 {
+            let now = Time::from_ticks(u64::from(number));
+            let address = Ipv4Addr::from_bits(number);
+            assert!(peers.stranger(now, address, |host| Some(host) == used).is_some());
+        }
+        let kept = [1, 2, 3].map(|number| peers.known(Ipv4Addr::from_bits(number)));
+        assert_eq!(kept, [server, used, named]);
+        assert_eq!(peers.table.len(), STRANGERS.most + 2);
+        let now = Time::from_ns(1 << 30);
+        assert_eq!(peers.stranger(now, Ipv4Addr::from_bits(9), |_| true), None);
     }
 
     #[test]

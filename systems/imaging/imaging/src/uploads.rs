@@ -44,6 +44,11 @@ const IDLE: Duration = Duration::from_secs(15);
 
 /// What has the chunks.
 pub(crate) trait Holder: 'static {
+    /// What headers of chunks name as the image.
+    fn image(&self, image: u32) -> u32 {
+        image
+    }
+
     /// Returns the stored bytes of a chunk; `None` if they cannot be had.
     async fn chunk(&self, what: ChunkOf) -> Option<Bytes>;
     /// A peer has a chunk. The bytes are the ones that it has taken: none of a chunk that it had already.
@@ -218,7 +223,7 @@ impl<H: Holder> Sending<'_, H> {
                 self.holder.unavailable(self.to.host, what);
                 continue;
             };
-            let ChunkOf { image, chunk } = what;
+            let (image, chunk) = (self.holder.image(what.image), what.chunk);
             let len = bytes.len() as u64;
             self.progress.set(Instant::now());
             self.unanswered.set(self.unanswered.get() + 1);
@@ -252,8 +257,10 @@ impl<H: Holder> Sending<'_, H> {
             self.progress.set(Instant::now());
             self.unanswered.set(self.unanswered.get() - 1);
             match ChunkReply::decode(&reply) {
-                Some(reply) if (reply.image, reply.chunk) == (what.image, what.chunk) => {
-                    self.holder.sent(self.to.host, what, if reply.taken { len } else { 0 });
+                Some(ChunkReply { image, chunk, taken })
+                    if (image, chunk) == (self.holder.image(what.image), what.chunk) =>
+                {
+                    self.holder.sent(self.to.host, what, if taken { len } else { 0 });
                 }
                 _ => return Err(io::ErrorKind::InvalidData.into()),
             }

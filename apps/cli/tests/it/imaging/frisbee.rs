@@ -339,6 +339,18 @@ fn an_image_is_fetched_from_a_server_that_knows_frisbee_only() {
 }
 
 #[test]
+fn a_server_of_one_image_answers_clients_that_ask_it_alone() {
+    rackweave_testing::needs!(Python);
+    rackweave_testing::needs!(Multicast);
+    let session = Session::new(10);
+    let server = session.serve(&[]);
+    let mut client = session.fetches(2, &["--switch"]);
+    assert_eq!(client.end(), 0, "{:?}", client.events);
+    assert!(fs::read(session.place.path("copy2.ndz")).unwrap() == session.image());
+    server.interrupted();
+}
+
+#[test]
 fn an_image_whose_chunks_are_damaged_is_not_kept() {
     rackweave_testing::needs!(Python);
     rackweave_testing::needs!(Multicast);

@@ -52,8 +52,8 @@ pub(super) trait Taker: 'static {
     fn bans(&self, from: Ipv4Addr) -> bool;
     /// Nothing is taken from this host from now on: it has sent a damaged chunk.
     fn ban(&self, from: Ipv4Addr);
-    /// Whether a chunk can have this header.
-    fn expects(&self, header: ChunkHeader) -> bool;
+    /// The chunk that a header announces; `None` if it cannot be one that was asked for.
+    fn expects(&self, header: ChunkHeader) -> Option<ChunkOf>;
     /// The number of a holder; `None` if there are too many.
     fn number(&self, from: Ipv4Addr) -> Option<HostId>;
     /// Whether the chunk is not here.
@@ -89,10 +89,10 @@ impl Taker for Inner {
         Self::ban(self, from);
     }
 
-    fn expects(&self, header: ChunkHeader) -> bool {
+    fn expects(&self, header: ChunkHeader) -> Option<ChunkOf> {
         let ChunkHeader { image, chunk, len } = header;
         let expected = self.manifest.chunk(chunk).map(|chunk| chunk.stored);
-        image == self.image.get() && expected == Some(len)
+        (image == self.image.get() && expected == Some(len)).then_some(ChunkOf { image, chunk })
     }
 
     fn number(&self, from: Ipv4Addr) -> Option<HostId> {
@@ -191,11 +191,8 @@ async fn chunk(
     header: ChunkHeader,
     taker: &impl Taker,
 ) -> io::Result<bool> {
-    if !taker.expects(header) {
-        return Err(io::ErrorKind::InvalidData.into());
-    }
+    let what = taker.expects(header).ok_or(io::ErrorKind::InvalidData)?;
     let ChunkHeader { image, chunk, len } = header;
-    let what = ChunkOf { image, chunk };
     let host = taker.number(from).ok_or(io::ErrorKind::OutOfMemory)?;
     let is_wanted = taker.wants(chunk);
     let permit = taker.room().acquire().await.map_err(io::Error::other)?;

@@ -2,6 +2,9 @@
 //! the switch sends a request on to another such client that has the chunk, if there is one. That one sends it by TCP. What no
 //! client has, the server multicasts, and all take it. The server and unmodified clients notice nothing.
 
+#[cfg(test)]
+mod tests;
+
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{Ipv4Addr, SocketAddrV4};
@@ -55,6 +58,8 @@ struct Inner {
     clock: Clock,
     auth: Auth,
     own: Ipv4Addr,
+    /// What clients of this session put in front of chunks: those of another one may have the same port.
+    session: u32,
     peers: RefCell<Peers>,
     machine: RefCell<Client>,
     file: Arc<IncomingNdz>,
@@ -76,7 +81,19 @@ struct Inner {
     wake: Notify,
 }
 
+impl Inner {
+    /// The number of a host that has sent a request, or is named by one.
+    fn stranger(&self, address: Ipv4Addr) -> Option<HostId> {
+        let (now, machine) = (self.clock.now(), self.machine.borrow());
+        self.peers.borrow_mut().stranger(now, address, |host| machine.is_serving(host))
+    }
+}
+
 impl Holder for Inner {
+    fn image(&self, _image: u32) -> u32 {
+        self.session
+    }
+
     async fn chunk(&self, what: ChunkOf) -> Option<Bytes> {
         let file = Arc::clone(&self.file);
         let mut buffer = self.buffers.take(ndz::CHUNK);
@@ -87,6 +104,9 @@ impl Holder for Inner {
     fn sent(&self, to: HostId, what: ChunkOf, bytes: u64) {
         let (now, mut machine) = (self.clock.now(), self.machine.borrow_mut());
         if bytes > 0 {
+            let mut peers = self.peers.borrow_mut();
+            // It is no stranger any more.
+            let _named = peers.address(to).map(|address| peers.number(address));
             *self.sent_to.borrow_mut().entry(to).or_insert(0) += 1;
             machine.chunk_sent(now, to, what);
         } else {
@@ -135,10 +155,12 @@ impl Taker for Inner {
         }
     }
 
-    fn expects(&self, header: ChunkHeader) -> bool {
+    fn expects(&self, header: ChunkHeader) -> Option<ChunkOf> {
         let ChunkHeader { image, chunk, len } = header;
-        let chunks = self.machine.borrow().have().size();
-        image == SESSION_IMAGE && chunk < chunks && len as usize == ndz::CHUNK
+        let machine = self.machine.borrow();
+        let is_asked = machine.is_asked(chunk) || machine.have().contains(chunk);
+        let is_right = image == self.session && len as usize == ndz::CHUNK;
+        (is_right && is_asked).then_some(of(chunk))
     }
 
     fn number(&self, from: Ipv4Addr) -> Option<HostId> {
@@ -248,6 +270,7 @@ pub(super) async fn run(
         clock,
         auth: Auth::Number,
         own,
+        session: session(config, chunks),
         peers: RefCell::new(peers),
         machine: RefCell::new(machine),
         file: Arc::clone(file),
@@ -288,6 +311,12 @@ pub(super) async fn run(
     let fetched = driver.run(on_event).await;
     accepting.abort();
     fetched
+}
+
+/// A number that differs between sessions.
+fn session(config: &FrisbeeFetchConfig, chunks: u32) -> u32 {
+    let group = u64::from(config.group.to_bits());
+    Rng::stream(group, config.port.into(), chunks.into(), "frisbee session").next_u64() as u32
 }
 
 /// Joins the session. Returns the server, and the chunks of its image.
@@ -380,6 +409,11 @@ impl Driver {
     ) -> Result<FrisbeeFetched, FrisbeeFetchError> {
         let driven = self.drive(on_event).await;
         let elapsed_s = self.inner.clock.now().since(self.started).as_secs() as u32;
+        if driven.is_err() {
+            // Otherwise the switch would send requests here until its directory misses the reports.
+            self.inner.machine.borrow_mut().leave(self.inner.clock.now());
+            let _ = self.last_words();
+        }
         if !self.complete {
             self.channel.push(Body::Leave { client: self.client, elapsed_s }, &[]);
             let _ = self.channel.flush();
@@ -444,23 +478,30 @@ impl Driver {
         let inner = &self.inner;
         for (from, body, _) in self.channel.messages() {
             let body = match body {
-                Body::Return { .. } => body,
+                Body::Return { .. } | Body::Batch(_) => body,
                 body => match body.session_chunks() {
                     Some(chunks) => Body::Batch(chunks),
                     None => continue,
                 },
             };
-            let requester = match body {
-                Body::Return { requester, .. } => requester.into(),
-                _ => from,
-            };
-            if requester == inner.own || inner.bans(from) {
+            let now = inner.clock.now();
+            if let Body::Return { chunks, requester } = body {
+                let requester = requester.into();
+                if requester == inner.own {
+                    inner.machine.borrow_mut().request_came_back(now, chunks);
+                    continue;
+                }
+                if inner.stranger(requester).is_none() {
+                    continue;
+                }
+            }
+            if inner.bans(from) {
                 continue;
             }
-            let host = inner.peers.borrow_mut().number(from);
+            let host = inner.stranger(from);
             let body = inner.peers.borrow_mut().arrived(body);
             if let (Some(host), Some(body)) = (host, body) {
-                inner.machine.borrow_mut().handle_control(inner.clock.now(), host, &body);
+                inner.machine.borrow_mut().handle_control(now, host, &body);
             }
         }
     }
@@ -564,23 +605,36 @@ impl Driver {
             let Some(address) = inner.peers.borrow().address(peer) else { continue };
             inner.uploads.push(&inner, inner.own, Peer { host: peer, address }, what);
         }
-        let mut payload = Vec::new();
         loop {
             let outgoing = inner.machine.borrow_mut().poll_control(now);
-            let Some(Outgoing { to, body }) = outgoing else { break };
-            if let Body::Batch(chunks) = body {
-                self.request(chunks)?;
-                continue;
-            }
-            let wire = inner.peers.borrow().departing(body);
-            let address = inner.peers.borrow().address(to);
-            if let (Some(address), Some(wire)) = (address, wire) {
-                payload.clear();
-                inner.machine.borrow().payload(&body, &mut payload);
-                self.channel.send_to(address, wire, &payload).map_err(socket_failed)?;
+            match outgoing {
+                Some(Outgoing { body: Body::Batch(chunks), .. }) => self.request(chunks)?,
+                Some(outgoing) => self.tell(outgoing)?,
+                None => return Ok(()),
             }
         }
-        Ok(())
+    }
+
+    /// Sends what a client that has failed still has to say.
+    fn last_words(&mut self) -> Result<(), FrisbeeFetchError> {
+        loop {
+            let outgoing = self.inner.machine.borrow_mut().poll_control(self.inner.clock.now());
+            match outgoing {
+                Some(Outgoing { body: Body::Batch(_), .. }) => {}
+                Some(outgoing) => self.tell(outgoing)?,
+                None => return Ok(()),
+            }
+        }
+    }
+
+    fn tell(&mut self, outgoing: Outgoing) -> Result<(), FrisbeeFetchError> {
+        let Outgoing { to, body } = outgoing;
+        let wire = self.inner.peers.borrow().departing(body);
+        let address = self.inner.peers.borrow().address(to);
+        let (Some(address), Some(wire)) = (address, wire) else { return Ok(()) };
+        let mut payload = Vec::new();
+        self.inner.machine.borrow().payload(&body, &mut payload);
+        self.channel.send_to(address, wire, &payload).map_err(socket_failed)
     }
 
     /// Requests chunks in Frisbee's words. Where the server has multicast a part of a chunk, another client sends all of it, or else the

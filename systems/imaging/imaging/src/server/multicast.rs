@@ -217,7 +217,11 @@ fn sessions(
             reading,
             read,
             reads,
+            hears_direct: false,
         });
+    }
+    if let [only] = &mut drivers[..] {
+        only.hears_direct = whom == For::Frisbee;
     }
     Ok(drivers)
 }
@@ -266,6 +270,17 @@ pub(super) struct Driver {
     reading: BTreeSet<u32>,
     read: UnboundedSender<(u32, Option<Bytes>)>,
     reads: UnboundedReceiver<(u32, Option<Bytes>)>,
+    /// Whether requests may come to this host alone, as clients send them that a switch redirects. They do not name their session: it must be
+    /// the only one.
+    hears_direct: bool,
+}
+
+async fn receive(channel: &mut Channel, hears_direct: bool) -> io::Result<()> {
+    if hears_direct {
+        channel.receive_any().await?;
+        return Ok(());
+    }
+    channel.receive().await
 }
 
 impl Driver {
@@ -292,7 +307,7 @@ impl Driver {
             self.publish();
             tokio::select! {
                 biased;
-                received = self.channel.receive() => {
+                received = receive(&mut self.channel, self.hears_direct) => {
                     received?;
                     self.handle();
                 }

@@ -120,6 +120,13 @@ impl Requests {
         all.into_iter().filter_map(|what| self.remove(peer, what)).collect()
     }
 
+    /// Whether a peer has requests.
+    fn has(&self, peer: HostId) -> bool {
+        let least = ChunkOf { image: 0, chunk: 0 };
+        let next = self.numbers.range((peer, least)..).next();
+        next.is_some_and(|((first, _), _)| *first == peer)
+    }
+
     pub(super) fn clear(&mut self) {
         self.by_chunk.clear();
         self.numbers.clear();
@@ -240,6 +247,11 @@ impl Serving {
             self.expiries.insert(number, (until, what, peer));
         }
         true
+    }
+
+    /// Whether a peer's requests wait, are queued, or are being served.
+    pub(super) fn has(&self, peer: HostId) -> bool {
+        self.peers.contains_key(&peer) || self.waiting.has(peer)
     }
 
     /// A chunk has arrived: queues it for the peers that wait for it. Returns those for which there is no room.

@@ -8,7 +8,7 @@ use std::path::PathBuf;
 
 use proptest::prelude::*;
 use rackweave_image::{
-    Expander, Format, Image, ImageError, Manifest, Piece, Progress, TargetConfig, scan,
+    Expander, Format, Image, ImageError, IncomingNdz, Manifest, Piece, Progress, TargetConfig, scan,
 };
 
 use self::encode::{Chunk, file};
@@ -42,6 +42,25 @@ fn disk(version: u32) -> (Vec<Chunk>, Vec<u8>) {
         bytes[*start as usize * 512..][..data.len()].copy_from_slice(data);
     }
     (chunks, bytes)
+}
+
+#[test]
+fn a_chunk_that_was_written_is_not_written_again() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("disk.ndz");
+    let (chunks, _) = disk(4);
+    let bytes = file(&chunks);
+    let (first, second) = bytes.split_at(bytes.len() / 2);
+    let other = Chunk::new(1, 0, vec![(0, noise(9, 512))]);
+    let incoming = IncomingNdz::open(&path, false).unwrap();
+    incoming.begin(2).unwrap();
+    incoming.write(0, second).unwrap_err();
+    let written = incoming.write(0, first).unwrap();
+    assert!(written.has_sha1);
+    assert_eq!(incoming.write(0, &file(&[other])).unwrap(), written);
+    incoming.write(1, second).unwrap();
+    incoming.finish(&Progress::default()).unwrap();
+    assert!(fs::read(&path).unwrap() == bytes);
 }
 
 #[test]

@@ -370,6 +370,29 @@ impl Client {
         is_missing && self.fetch.arriving(now, from, what.chunk)
     }
 
+    /// Returns whether a chunk is on request, or its parts arrive.
+    #[must_use]
+    pub fn is_asked(&self, chunk: u32) -> bool {
+        self.fetch.is_asked(chunk)
+    }
+
+    /// Returns whether a peer's requests wait or are being served.
+    #[must_use]
+    pub fn is_serving(&self, peer: HostId) -> bool {
+        self.serving.has(peer)
+    }
+
+    /// A request of this client has come to nothing: a switch has sent it back here. It is repeated at once.
+    pub fn request_came_back(&mut self, now: Time, chunks: Chunks) {
+        if chunks.image == self.image {
+            let count = u32::from(chunks.count.min(MOST_ASKED));
+            for chunk in chunks.first..chunks.first.saturating_add(count) {
+                self.fetch.due_now(now, chunk);
+            }
+            self.update(now);
+        }
+    }
+
     /// A chunk of unknown origin was damaged: it is requested again, and nobody is accused.
     pub fn chunk_damaged(&mut self, now: Time, chunk: u32) {
         self.counters.damaged += 1;

@@ -102,6 +102,41 @@ fn chunks_that_arrive_unasked_are_not_requested_unless_they_stop() {
 }
 
 #[test]
+fn a_request_that_a_switch_sends_back_is_repeated_at_once() {
+    let config = Config { outstanding: 4, ..Config::default() };
+    let mut client = joined(config, &[]);
+    let mut now = Time::from_ticks(10);
+    let asked = requests(&mut client, now);
+    assert!(asked.iter().all(|chunk| client.is_asked(*chunk)) && !client.is_asked(CHUNKS));
+    now += Span::from_ms(1);
+    let back = |image, first| Chunks { image, first, count: 1, tries: 0 };
+    client.request_came_back(now, back(IMAGE + 1, asked[0]));
+    client.request_came_back(now, back(IMAGE, asked[3] + 1));
+    client.request_came_back(now, Chunks { count: u16::MAX, ..back(IMAGE, u32::MAX) });
+    assert_eq!(requests(&mut client, now), [], "these are no requests of this client");
+    client.request_came_back(now, back(IMAGE, asked[1]));
+    assert_eq!(requests(&mut client, now), [asked[1]]);
+    assert_eq!(client.counters().retries, 1);
+}
+
+#[test]
+fn a_client_serves_a_peer_until_its_last_chunk_was_sent() {
+    let mut client = joined(Config::default(), &[3]);
+    let now = Time::from_ticks(10);
+    let asked = requests(&mut client, now);
+    let ask = |chunk| Body::Batch(Chunks { image: IMAGE, first: chunk, count: 1, tries: 0 });
+    assert!(!client.is_serving(PEER));
+    client.handle_control(now, PEER, &ask(3));
+    assert!(client.is_serving(PEER));
+    let _ = client.poll_send(now).unwrap();
+    assert!(client.is_serving(PEER));
+    client.chunk_sent(now, PEER, of(3));
+    assert!(!client.is_serving(PEER));
+    client.handle_control(now, HostId(4), &ask(asked[0]));
+    assert!(client.is_serving(HostId(4)) && !client.is_serving(PEER), "it waits");
+}
+
+#[test]
 fn a_client_whose_disk_is_slow_requests_no_more_than_its_memory_holds() {
     let config = Config { outstanding: 8, backlog: 10, ..Config::default() };
     let mut client = joined(config, &[]);
