@@ -571,6 +571,30 @@ fn members_of_a_group_are_found() {
     assert!(asker.query.is_none() && !asker.peers.admits(all[0].address));
 }
 
+/// With copies of its own it does not listen to the group.
+#[test]
+fn a_member_that_was_sent_copies_of_its_own_is_found_afterwards() {
+    rackweave_testing::needs!(Multicast);
+    let port = std::net::UdpSocket::bind("0.0.0.0:0").unwrap().local_addr().unwrap().port();
+    let member = member(&["blue"], port, None, true);
+    let config = EngineConfig {
+        interface: Ipv4Addr::LOCALHOST,
+        group_loops: true,
+        group_port: port,
+        admission: Admission::default(),
+        ..sender(None).config
+    };
+    let mut engine = Engine::new(config, None).unwrap();
+    let from = tempfile::tempdir().unwrap();
+    let source = Box::new(Files::new(&[file(from.path(), "x", 3_000_000)]).unwrap());
+    let (host, flow) = (engine.add_peer(member.address), engine.config.flow);
+    let session = engine.open(source, &[host], Spread::Multicast, flow).unwrap();
+    engine.host.serve_by_unicast(session, host);
+    assert_eq!(completed(&drive(&mut engine, None)), 1);
+    let found = engine.members("blue", Some(1), Span::from_secs(10), &|| false).unwrap();
+    assert_eq!(found, [member.address]);
+}
+
 #[test]
 fn packets_are_gathered_only_while_they_come_fast() {
     let mut arrivals = Arrivals { since: Time::ZERO, bytes: 0, fast: false, roomy: true };
