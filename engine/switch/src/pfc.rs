@@ -16,7 +16,7 @@ pub(crate) const PAUSE_BYTES: u32 = frame::wire_bytes(0);
 /// they came, and pauses the other end of the cable before there is no room.
 ///
 /// The defaults follow HPCC's simulator (SIGCOMM'19, section 5.1): a dynamic threshold, and a headroom that holds what arrives before a
-/// pause takes effect. Its size is ours, and each lossless priority has its own: in that simulator a port has one for all.
+/// pause takes effect. Its size is our choice, and each lossless priority has its own: in that simulator a port has one for all.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct PfcConfig {
